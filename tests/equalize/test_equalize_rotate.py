@@ -39,6 +39,7 @@ LAWFUL = {
     "scaled stream": (START + "i = Mul(s, half) n = LayerNormalization(i, g12, c12) " + FEED + "t = Add(i, fb) "
                       "m = LayerNormalization(t, k12, d12) " + HEAD, 0),
     "stream read without normalization": (PRE + HEAD + " y2 = MatMul(t, v12_3)", 0),
+    "factors after a layer": (PRE.replace("t = Add(s, fb)", "i = Mul(fb, l12) t = Add(s, i)") + HEAD, 0),
     "number added to all channels": (PRE.replace("Add(s, fb)", "Add(i, fb) ").replace("t =", "i = Sub(s, half) t =")
                                      + HEAD, 0),
 }  # fmt: skip
@@ -157,6 +158,11 @@ def test_a_table_that_another_node_reads_is_copied() -> None:
     after = rotate(before, Rotation())
     assert after.notes[0].startswith("rotated 1 residual")
     same_outputs(before, after, {"x": np.arange(10).reshape(2, 5) % 9})
+
+
+def test_factors_after_a_layer_become_part_of_it() -> None:
+    after = rotate(prepared(network(LAWFUL["factors after a layer"][0])), Rotation())
+    assert not any(node.op_type == "Mul" for node in after.model.graph)
 
 
 def test_skip_normalizations_are_sums() -> None:

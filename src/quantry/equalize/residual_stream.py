@@ -108,6 +108,7 @@ class Stream:
         values: Its tensors, and the axis of each that counts channels.
         writers: Layers whose results are part of it.
         readers: Layers that read it directly.
+        scales: Products of a writer's result with one constant factor per channel (LayerScale), and the writer.
         constants: Constants that are added or joined, by use: the axis of the channels.
         entries: Uses of results of normalizations that are added or joined.
         norms: Normalizations that read it.
@@ -119,6 +120,7 @@ class Stream:
     values: dict[ir.Value, int] = field(default_factory=dict)
     writers: dict[LinearLayer, None] = field(default_factory=dict)
     readers: dict[LinearLayer, None] = field(default_factory=dict)
+    scales: dict[ir.Node, LinearLayer] = field(default_factory=dict)
     constants: dict[Use, int] = field(default_factory=dict)
     entries: dict[Use, ir.Node] = field(default_factory=dict)
     norms: dict[ir.Node, Normalization] = field(default_factory=dict)
@@ -206,9 +208,12 @@ class _Walk:
         producer = value.producer()
         if producer is None:
             raise _Declined("an input of the model is part of it")
-        layer = layer_of(value)
+        scaled = _scaled_layer(value)
+        layer = layer_of(value) or scaled
         if layer is not None:
             self._writer(layer, axis)
+            if layer is scaled:
+                self.stream.scales[producer] = layer
         elif producer.op_type in _PARAMETERS:
             self._add(producer, Normalization(producer, *_PARAMETERS[producer.op_type]).data, value)
         elif producer.op_type in ("Add", "Sub") and producer.domain == "":
@@ -338,6 +343,23 @@ def _scaled(node: ir.Node) -> int | None:
         if constant is not None and constant.size == 1 and (index == 0 or node.op_type == "Mul"):
             return index
     return None
+
+
+def _scaled_layer(value: ir.Value) -> LinearLayer | None:
+    """Return the layer whose result a Mul multiplies with one constant factor per channel, the last axis; else None."""
+    node = value.producer()
+    if node is None or node.op_type != "Mul" or node.domain != "" or value.is_graph_output():
+        return None
+    operands = [operand for operand in node.inputs if operand is not None]
+    factors = [found for operand in operands if (found := constant_of(operand)) is not None]
+    computed = [operand for operand in operands if constant_of(operand) is None]
+    if len(factors) != 1 or len(computed) != 1 or len(computed[0].uses()) != 1 or computed[0].is_graph_output():
+        return None
+    layer = layer_of(computed[0])
+    if layer is None or layer.output_axis != _rank(value) - 1:
+        return None
+    channels = layer.layout.outputs
+    return layer if factors[0].size == channels == factors[0].shape[-1] else None
 
 
 def _moved(node: ir.Node) -> range:

@@ -21,7 +21,15 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.equalize.flat_basis import rotation
-from quantry.equalize.linear_layer import LinearLayer, array_of, is_own, linear_layer, shifted_bias, store_array
+from quantry.equalize.linear_layer import (
+    LinearLayer,
+    array_of,
+    is_own,
+    linear_layer,
+    scaled_bias,
+    shifted_bias,
+    store_array,
+)
 from quantry.equalize.passage import takes_no_shift
 from quantry.equalize.residual_stream import (
     Normalization,
@@ -32,8 +40,9 @@ from quantry.equalize.residual_stream import (
     normalization,
     residual_stream,
 )
-from quantry.graph.edit import FreshNames
+from quantry.graph.edit import FreshNames, bypass, constant_of
 from quantry.graph.float_model import FloatModel
+from quantry.graph.passes.tidy import remove_unused
 from quantry.graph.weights import new_initializer, rebuilt
 from quantry.memo import stage
 from quantry.recipe import Rotation
@@ -52,6 +61,7 @@ def rotate(model: FloatModel, options: Rotation) -> FloatModel:
     streams, reasons = _find_streams(copy.graph)
     rotated = _Rotated(copy, streams, options.seed)
     rotated.run()
+    remove_unused(copy)  # factors that layers have taken
     summary = (
         f"rotated {len(streams)} residual streams with {len(rotated.matrices)} normalizations; "
         f"{rotated.products} matrix products inserted"
@@ -97,21 +107,26 @@ class _Rotated:
     def run(self) -> None:
         """Edit the model."""
         for stream, matrix in self._streams:
-            for layer in stream.writers:
-                _rotate_outputs(layer, matrix)
-            for layer in stream.readers:
-                _transform_inputs(layer, matrix.T)
-            for (node, index), axis in stream.constants.items():
-                self._rotate_constant(node, index, axis, matrix)
-            for value in stream.outputs:
-                self._serve_output(value, [], matrix, None)
+            self._rotate_stream(stream, matrix)
         # Layers and sums are edited first: what is inserted here changes who reads what.
-        for stream, _ in self._streams:
+        for stream, matrix in self._streams:
             for norm in stream.norms.values():
                 self._pass_on(norm)
             for use, producer in stream.entries.items():
                 if producer not in self.matrices:  # its own stream cannot be rotated, so only this use is
-                    self._serve([use], self._entries[use].T, None)
+                    self._serve([use], matrix.T, None)
+
+    def _rotate_stream(self, stream: Stream, matrix: np.ndarray) -> None:
+        for node, layer in stream.scales.items():
+            _take_factors(layer, node)
+        for layer in stream.writers:
+            _rotate_outputs(layer, matrix)
+        for layer in stream.readers:
+            _transform_inputs(layer, matrix.T)
+        for (node, index), axis in stream.constants.items():
+            self._rotate_constant(node, index, axis, matrix)
+        for value in stream.outputs:
+            self._serve_output(value, [], matrix, None)
 
     def _pass_on(self, norm: Normalization) -> None:
         """Make a normalization return ``Q n``, and give all its readers what they read before."""
@@ -120,7 +135,7 @@ class _Rotated:
         axis = 0 if result.shape is None else len(result.shape) - 1
         back = matrix * gamma  # diag(gamma) Q.T, transposed: for rows of positions
         served: list[Use] = []
-        for use in result.uses():
+        for use in tuple(result.uses()):  # edits change the readers
             layers = layers_after(use, axis)
             if use in self._entries:
                 into = self._entries[use]
@@ -251,6 +266,17 @@ class _Rotated:
 def _takes_offset(layer: LinearLayer) -> bool:
     # A MatMul without a bias gets one; other operators have reasons why they cannot take what a beta adds.
     return layer.node.op_type == "MatMul" or not takes_no_shift(layer)
+
+
+def _take_factors(layer: LinearLayer, product: ir.Node) -> None:
+    """Multiply the output channels of a layer with the constant of the product after it, and remove that."""
+    factors = next(array for value in product.inputs if (array := constant_of(value)) is not None)
+    each = factors.astype(np.float64).reshape(-1)
+    weight, bias = layer.weight, layer.bias
+    store_array(weight, layer.layout.scaled(array_of(weight), each, np.ones(layer.layout.inputs)))
+    if bias is not None:
+        store_array(bias, scaled_bias(array_of(bias), each))
+    bypass(product, layer.output)
 
 
 def _rotate_outputs(layer: LinearLayer, matrix: np.ndarray) -> None:
