@@ -165,6 +165,16 @@ def test_factors_after_a_layer_become_part_of_it() -> None:
     assert not any(node.op_type == "Mul" for node in after.model.graph)
 
 
+def test_a_body_of_control_flow_reads_what_it_read_before() -> None:
+    branch = "() => (float[2,5,12] {0}) {{ {0} = {1}(m) }}"
+    body = PRE + HEAD + " top = ReduceMax <keepdims = 0> (x) big = Greater(top, half) y2 = If (big) <then_branch = one "
+    body += branch.format("o1", "Relu") + ", else_branch = two " + branch.format("o2", "Neg") + ">"
+    before = prepared(network(body))
+    after = rotate(before, Rotation())
+    assert after.notes == ("rotated 1 residual streams with 2 normalizations; 1 matrix products inserted",)
+    same_outputs(before, after)
+
+
 def test_skip_normalizations_are_sums() -> None:
     before = prepared(network(SKIP))
     after = rotate(before, Rotation())

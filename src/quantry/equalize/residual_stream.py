@@ -305,6 +305,10 @@ def layers_after(use: Use, axis: int) -> list[LinearLayer] | None:
     node, index = use
     if node.op_type == "Shape":
         return []
+    source = node.inputs[index]
+    producer = None if source is None else source.producer()
+    if producer is None or producer.graph is not node.graph:  # inside control flow, whose weights are its own
+        return None
     if node.op_type in LINEAR and node.domain == "":
         layer = linear_layer(node) if index == 0 else ""
         fits = isinstance(layer, LinearLayer) and layer.input_axis == axis and layer.layout.groups == 1
