@@ -37,6 +37,7 @@ _TYPICAL_ITERATIONS = 1000
 # Stages that a trace names and a chain counts as part of another one.
 _PART_OF = {
     "rotate": "equalize",
+    "joint": "equalize",
     "smooth": "equalize",
     "absorb": "equalize",
     "split_outliers": "equalize",

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from quantry.recipe.equalization import EqualizeOptions, FitPowers, JointEqualization, SmoothQuant
+from quantry.recipe.equalization import EqualizeOptions, FitPowers, JointEqualization, Rotation, SmoothQuant
 from quantry.recipe.methods import MinMSE
 from quantry.recipe.mixing import LayerTarget, MixedPrecision, MixOptions, SizeShare, TensorShare
 from quantry.recipe.npu import NpuConversions
@@ -33,13 +33,20 @@ def _npu(plain: Recipe) -> Recipe:
         name="RECOMMENDED-NPU",
         # A network trained with Sigmoid loses more accuracy to HardSigmoid than to rounding.
         prepare=replace(plain.prepare, npu=NpuConversions(sigmoid_to_hard_sigmoid=False)),
-        equalize=EqualizeOptions(smooth=SmoothQuant(), joint=JointEqualization(), powers=FitPowers()),
+        equalize=EqualizeOptions(
+            smooth=SmoothQuant(), joint=JointEqualization(), powers=FitPowers(), rotate=Rotation()
+        ),
         # Residual sums of transformers have channels 100x larger than the others: no int8 scale fits both.
         plan=replace(plain.plan, float_residuals=True, float_final_pools=True),
         scale=replace(plain.scale, activation=MinMSE(after_functions=True)),
         tune=_GPTQ,
         evaluate=_FALL_BACK,
     )
+
+
+def _npu_integer(best: Recipe) -> Recipe:
+    # Rotated sums have no large channels, so 8 bits are enough and the graph stays in one piece.
+    return replace(best, name="RECOMMENDED-NPU-INTEGER", plan=replace(best.plan, float_residuals=False))
 
 
 def _npu_mixed(best: Recipe) -> Recipe:
@@ -123,6 +130,7 @@ def _with_eight_bits(coarse: Recipe) -> Recipe:
 
 
 _AFTER = "ranges chosen by the error after the next function, GPTQ"
+_WHERE_IT_HELPS = "rotation and SmoothQuant where they help, joint equalization"
 _MIXED = "with int8 weights in the layers that lose most: five bits per weight on average"
 _FITTED = f"tensors that fit power-of-two scales, {_AFTER}"
 
@@ -140,7 +148,11 @@ def recommended_recipes(xint8: Recipe, cpu_int8: Recipe, matmul_nbits: Recipe) -
     return (
         (
             npu,
-            f"best for NPUs without training: XINT8 that keeps Sigmoid, SmoothQuant where it helps, joint equalization, {_FITTED}",
+            f"best for NPUs without training: XINT8 that keeps Sigmoid, {_WHERE_IT_HELPS}, {_FITTED}",
+        ),
+        (
+            _npu_integer(npu),
+            "RECOMMENDED-NPU with 8-bit residual sums: transformers stay on the NPU as a whole",
         ),
         (
             _npu_mixed(npu),
