@@ -41,15 +41,17 @@ def run_suite(
     # The reference's own scores stay with it, so that a contestant who comes later is paired with the same ones.
     reference = scores.get(contestants[0].label, {}).get("replicates")
     for contestant in contestants:
-        if "value" in scores.get(contestant.label, {}):
+        # Published results lack the reference's own scores, without which nobody can be paired with it.
+        is_known = "value" in scores.get(contestant.label, {})
+        if is_known and (reference is not None or contestant is not contestants[0]):
             continue
         score = _score(suite, contestant, source, limit)
         replicates = score.pop("replicates", None)
         if replicates is not None:
-            if reference is None:
+            if contestant is contestants[0]:
                 reference = score["replicates"] = replicates
             score["interval"] = interval(replicates)
-            score["difference_interval"] = paired_interval(replicates, reference)
+            score["difference_interval"] = paired_interval(replicates, reference or replicates)
         scores[contestant.label] = score
         tell(f"{suite.name} {contestant.label}: {_text(score)}")
         keep(

@@ -104,6 +104,8 @@ def simpler(recipe: Recipe) -> Iterator[Proposal]:
     equalize, method = recipe.equalize, recipe.scale.activation
     if recipe.tune.steps:
         yield Proposal("no tuning", untuned(recipe))
+    if equalize.rotate is not None:
+        yield Proposal("no rotation", replace(recipe, equalize=replace(equalize, rotate=None)))
     if equalize.smooth is not None:
         yield Proposal("no SmoothQuant", replace(recipe, equalize=replace(equalize, smooth=None)))
     if equalize.cross_layer is not None:

@@ -24,6 +24,7 @@ from quantry.recipe import (
     PerTensor,
     PowerOfTwoScale,
     Recipe,
+    Rotation,
     SmoothQuant,
 )
 
@@ -68,8 +69,9 @@ def accuracy_space(base: Recipe) -> Space:
         base: Sets everything else: data types, granularity, format, target.
     """
     on_npu = isinstance(base.plan.activation.scale, PowerOfTwoScale)
-    powers = FitPowers() if on_npu else None
-    joint = EqualizeOptions(smooth=SmoothQuant(), joint=JointEqualization(), powers=powers)
+    joint = EqualizeOptions(smooth=SmoothQuant(), joint=JointEqualization())
+    if on_npu:
+        joint = replace(joint, powers=FitPowers(), rotate=Rotation())
     equalizations = [EqualizeOptions(), EqualizeOptions(CrossLayer()), replace(joint, smooth=None), joint]
     if isinstance(base.plan.weight.granularity, PerTensor) and base.plan.weight.dtype.is_integer:
         # Per-channel weights already have a scale for each channel, so groups would not change the model.

@@ -135,7 +135,11 @@ _MIXED = "with int8 weights in the layers that lose most: five bits per weight o
 _FITTED = f"tensors that fit power-of-two scales, {_AFTER}"
 
 
-def recommended_recipes(xint8: Recipe, cpu_int8: Recipe, matmul_nbits: Recipe) -> tuple[tuple[Recipe, str], ...]:
+Described = tuple[tuple[Recipe, str], ...]
+"""Recipes, each with one line for tables."""
+
+
+def recommended_recipes(xint8: Recipe, cpu_int8: Recipe, matmul_nbits: Recipe) -> Described:
     """Return the recommended recipes, each with one line for tables.
 
     Args:
@@ -143,8 +147,17 @@ def recommended_recipes(xint8: Recipe, cpu_int8: Recipe, matmul_nbits: Recipe) -
         cpu_int8: The plain preset for CPUs.
         matmul_nbits: The plain preset for language models.
     """
-    npu, cpu = _npu(xint8), _cpu(cpu_int8)
-    cpu_w4, npu_w4 = _four_bit_weights(cpu, "RECOMMENDED-CPU-W4A8"), _four_bit_weights(npu, "RECOMMENDED-NPU-W4A8")
+    npu, cpu, llm = _npu(xint8), _cpu(cpu_int8), _llm(matmul_nbits)
+    return (
+        *_eight_bits(npu, cpu),
+        *_four_bits(npu, cpu),
+        *_other_targets(cpu),
+        (llm, "best for language models without training: MATMUL_NBITS with uint4 weights in groups of 32, GPTQ"),
+        (_with_tables(llm), "RECOMMENDED-LLM with tables of embeddings in 4 bits too, read by GatherBlockQuantized"),
+    )
+
+
+def _eight_bits(npu: Recipe, cpu: Recipe) -> Described:
     return (
         (
             npu,
@@ -162,22 +175,21 @@ def recommended_recipes(xint8: Recipe, cpu_int8: Recipe, matmul_nbits: Recipe) -
             cpu,
             f"best for CPUs without training: CPU_INT8, SmoothQuant where it helps, joint equalization, {_AFTER}",
         ),
-        (
-            cpu_w4,
-            "RECOMMENDED-CPU with int4 weights, one scale for each output channel",
-        ),
-        (
-            _with_eight_bits(cpu_w4),
-            f"RECOMMENDED-CPU-W4A8 {_MIXED}",
-        ),
-        (
-            npu_w4,
-            "RECOMMENDED-NPU with int4 weights per channel and int32 biases, without limits on fraction bits",
-        ),
-        (
-            _with_eight_bits(npu_w4),
-            f"RECOMMENDED-NPU-W4A8 {_MIXED}",
-        ),
+    )
+
+
+def _four_bits(npu: Recipe, cpu: Recipe) -> Described:
+    cpu_w4, npu_w4 = _four_bit_weights(cpu, "RECOMMENDED-CPU-W4A8"), _four_bit_weights(npu, "RECOMMENDED-NPU-W4A8")
+    return (
+        (cpu_w4, "RECOMMENDED-CPU with int4 weights, one scale for each output channel"),
+        (_with_eight_bits(cpu_w4), f"RECOMMENDED-CPU-W4A8 {_MIXED}"),
+        (npu_w4, "RECOMMENDED-NPU with int4 weights per channel and int32 biases, without limits on fraction bits"),
+        (_with_eight_bits(npu_w4), f"RECOMMENDED-NPU-W4A8 {_MIXED}"),
+    )
+
+
+def _other_targets(cpu: Recipe) -> Described:
+    return (
         (
             _htp(cpu, "RECOMMENDED-HTP", DataType.UINT8),
             "best for Qualcomm's HTP without training: RECOMMENDED-CPU with every operator quantized",
@@ -189,13 +201,5 @@ def recommended_recipes(xint8: Recipe, cpu_int8: Recipe, matmul_nbits: Recipe) -
         (
             _tensorrt(cpu),
             "best for TensorRT without training: RECOMMENDED-CPU with symmetric int8 activations and float biases",
-        ),
-        (
-            _llm(matmul_nbits),
-            "best for language models without training: MATMUL_NBITS with uint4 weights in groups of 32, GPTQ",
-        ),
-        (
-            _with_tables(_llm(matmul_nbits)),
-            "RECOMMENDED-LLM with tables of embeddings in 4 bits too, read by GatherBlockQuantized",
         ),
     )
