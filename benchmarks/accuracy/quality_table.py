@@ -45,7 +45,8 @@ def _cells(score: dict[str, Any], reference: float | None) -> tuple[str, ...]:
         f"{score['value']:.4f}",
         "{:.4f}..{:.4f}".format(*score["interval"]),
         f"{score['value'] - reference:+.4f}",
-        "{:+.4f}..{:+.4f}".format(*score["difference_interval"]),
+        # Missing where it was measured without the float model's own scores.
+        "{:+.4f}..{:+.4f}".format(*score["difference_interval"]) if "difference_interval" in score else "",
         f"{score['value'] / reference:.1%}" if reference else "",
         *_closeness(score.get("details", {})),
     )

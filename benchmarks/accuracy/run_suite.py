@@ -51,7 +51,8 @@ def run_suite(
             if contestant is contestants[0]:
                 reference = score["replicates"] = replicates
             score["interval"] = interval(replicates)
-            score["difference_interval"] = paired_interval(replicates, reference or replicates)
+            if reference is not None:
+                score["difference_interval"] = paired_interval(replicates, reference)
         scores[contestant.label] = score
         tell(f"{suite.name} {contestant.label}: {_text(score)}")
         keep(

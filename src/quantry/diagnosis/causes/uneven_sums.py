@@ -17,6 +17,7 @@ from quantry.diagnosis.fix import Fix, count_pieces, wide_fix
 from quantry.diagnosis.tensor_health import TensorHealth
 from quantry.graph.operators import facts
 from quantry.plan.stay_float import normalized_sums
+from quantry.recipe import Rotation
 
 UNEVEN_SHARE = 0.1
 """Fraction of a normalized tensor that must come from channels that vary by less than one step."""
@@ -25,6 +26,8 @@ UNEVEN_SHARE = 0.1
 _STEPS = 2.0
 
 _WIDENED = 3
+
+_ROTATE = "rotate the residual streams (equalize.rotate: {}), which makes all channels alike; else "
 
 
 @dataclass(frozen=True)
@@ -61,12 +64,19 @@ def uneven_sums(evidence: Evidence) -> Iterator[Finding]:
         f"one scale for channels of very different size in {counted(len(names), 'sum')} that a normalization reads: "
         f"{found[0]}",
         names,
-        "keep these sums in float (plan.float_residuals: true), which costs little time because no layer reads them; "
-        "else 16 bits for them (plan.tensors)",
-        (*float_sum_fixes(evidence), wide_fix(names[:_WIDENED])),
+        f"{_ROTATE if evidence.recipe.equalize.rotate is None else ''}keep these sums in float (plan.float_residuals: "
+        "true), which costs little time because no layer reads them; else 16 bits for them (plan.tensors)",
+        (*_rotation_fixes(evidence), *float_sum_fixes(evidence), wide_fix(names[:_WIDENED])),
         # The operands of a sum have the same large channels, so a run without the sums alone shows half of the cost.
         rounded=tuple(dict.fromkeys((*names, *(name for name in evidence.plan.activations if name in chain)))),
     )
+
+
+def _rotation_fixes(evidence: Evidence) -> tuple[Fix, ...]:
+    if evidence.recipe.equalize.rotate is not None:
+        return ()
+    # Networks that add the result of a normalization to the next sum get a matrix product for each.
+    return (Fix("rotation of residual streams", {"equalize.rotate": Rotation()}, is_costly=True),)
 
 
 def float_sum_fixes(evidence: Evidence) -> tuple[Fix, ...]:
