@@ -9,6 +9,7 @@ from quantry.recipe import (
     Gptq,
     MinMSE,
     Recipe,
+    Rotation,
     SmoothQuant,
     TuneOptions,
     find_preset,
@@ -19,6 +20,7 @@ NPU_UNTUNED = "XINT8 types, untuned"
 CPU_UNTUNED = "CPU_INT8 types, untuned"
 S8S8_TUNED = "S8S8 types, tuned"
 W4A8_TUNED = "W4A8 types, tuned"
+INTEGER = "XINT8, rotated"
 
 
 def scheme(name: str) -> dict[str, Any]:
@@ -46,11 +48,17 @@ def _w4a8() -> Recipe:
     return replace(best, plan=replace(best.plan, weight=replace(best.plan.weight, dtype=DataType.INT4)))
 
 
+def _rotated() -> Recipe:
+    plain = find_preset("XINT8").recipe
+    return replace(plain, equalize=replace(plain.equalize, rotate=Rotation()))
+
+
 _SCHEMES = {
     NPU_UNTUNED: lambda: _untuned("RECOMMENDED-NPU"),
     CPU_UNTUNED: lambda: _untuned("RECOMMENDED-CPU"),
     S8S8_TUNED: _s8s8,
     W4A8_TUNED: _w4a8,
+    INTEGER: _rotated,
 }
 
 AUTO_SHARES = {"auto vitisai": 0.98, "auto npu-int8": 0.98, "auto ort-cpu": 0.99}
@@ -72,6 +80,6 @@ GOALS: dict[str, dict[str, float]] = {
     },
     "mobilenetv2_035": {"RECOMMENDED-NPU": 0.570, S8S8_TUNED: 0.580},
     "cifar10": {"RECOMMENDED-NPU": 0.9140, W4A8_TUNED: 0.905},
-    "minilm_stsb": {S8S8_TUNED: 0.815, "RECOMMENDED-NPU-MIXED": 0.80},
+    "minilm_stsb": {S8S8_TUNED: 0.815, "RECOMMENDED-NPU-MIXED": 0.80, "RECOMMENDED-NPU-INTEGER": 0.80, INTEGER: 0.80},
 }
 """By model, the least value of a preset or scheme."""
