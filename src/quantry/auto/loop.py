@@ -4,6 +4,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from quantry.auto.gain import FREE_GAIN, Gain, is_good
 from quantry.auto.proposals import Proposal, fixes, simpler, tuned_again, tunings, untuned
 from quantry.auto.training import affordable_trainings, can_train
@@ -278,6 +280,8 @@ class Loop:
         attempt = self._trials.run(replace(proposal, recipe=changed))
         if attempt.error.startswith(SelectionError.__name__):
             return False  # a change kept since the diagnosis renamed its nodes; the next one names them again
+        if _is_same(before, attempt):
+            return False  # nothing to change in this model, such as a rotation where nothing is normalized
         if changed == proposal.recipe:
             return self._decide(attempt, before)
         if not self._supports(before, attempt):
@@ -407,6 +411,13 @@ def _in_order(proposals: Iterable[Proposal], labels: Sequence[str]) -> list[Prop
 
 def _collapsed(attempt: Attempt) -> bool:
     return attempt.closeness is None or attempt.closeness.mean_decibels < _COLLAPSED_DB
+
+
+def _is_same(before: Attempt, after: Attempt) -> bool:
+    """Return whether two models have the same error on every sample, so that they are the same model."""
+    if before.closeness is None or after.closeness is None:
+        return False
+    return np.array_equal(before.closeness.decibels, after.closeness.decibels)
 
 
 def _unchanged(recipe: Recipe) -> Recipe:
