@@ -68,7 +68,18 @@ UNLAWFUL = {
                      "LayerNormalization <axis = 1> (t") + HEAD, "runs over more than the channels"),
     "heads": (PRE + HEAD + " i = Reshape(t, heads) y2 = Relu(i)", "Reshape mixes or moves its channels"),
 }  # fmt: skip
+# As many positions as channels, so that lengths do not tell the axes apart; x is [2,12,6].
+SQUARE = "a = MatMul(x, w6_12) s = Add(a, p1_12_12) "
+SQUARES = {
+    "a normalization that is added transposed": SQUARE + "n = LayerNormalization(s, g12, c12) "
+    "f = MatMul(n, w12_12) i = Transpose <perm = [0,2,1]> (n) t = Add(i, f) m = LayerNormalization(t, k12, d12) ",
+    "a factor that adds an axis": SQUARE + "i = Mul(s, f1_1_1_1) j = Transpose <perm = [0,1,3,2]> (i) "
+    "b = MatMul(x, v6_12) t = Add(j, b) m = LayerNormalization(t, k12, d12) ",
+    "an axis that a factor adds is removed": SQUARE + "i = Mul(s, f1_1_1_1) j = Squeeze(i, front) "
+    "n = LayerNormalization(j, g12, c12) f = MatMul(n, w12_12) t = Add(s, f) m = LayerNormalization(t, k12, d12) ",
+}
 SETTINGS = {
+    "front": np.array([0]),
     "zero": np.array(0),
     "half": np.array(0.5, np.float32),
     "flat": np.array([2, 12, 4]),
@@ -136,6 +147,12 @@ def test_outputs_stay(case: str) -> None:
     assert [one.name for one in after.model.graph.outputs] == [one.name for one in before.model.graph.outputs]
     assert fingerprint(after) != fingerprint(before)
     same_outputs(before, after)
+
+
+@pytest.mark.parametrize("body", SQUARES.values(), ids=SQUARES)
+def test_outputs_stay_if_positions_are_as_many_as_channels(body: str) -> None:
+    before = prepared(network(body + HEAD, "float[2,12,6] x"))
+    same_outputs(before, rotate(before, Rotation()))
 
 
 def test_patches_class_token_and_positions_are_rotated() -> None:

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from quantry.equalize.channel_motion import axis_after, axis_before
 from quantry.equalize.linear_layer import LinearLayer, linear_layer
 from quantry.graph.edit import constant_of, int_of
-from quantry.graph.operators import LINEAR
+from quantry.graph.operators import KNOWN_DOMAINS, LINEAR
 
 Use = tuple[ir.Node, int]
 """A node and the index of one of its inputs."""
@@ -81,7 +81,7 @@ _PARAMETERS: dict[str, tuple[int, int | None]] = {
 
 def normalization(node: ir.Node) -> Normalization | str | None:
     """Return a node as a normalization over channels, why it cannot be changed, or None for any other node."""
-    if node.op_type not in _PARAMETERS or node.inputs[0] is None:
+    if node.op_type not in _PARAMETERS or node.domain not in KNOWN_DOMAINS or node.inputs[0] is None:
         return None
     found = Normalization(node, *_PARAMETERS[node.op_type])
     shape = node.inputs[0].shape
@@ -179,10 +179,14 @@ class _Walk:
             return
         if known is not None:
             raise _Declined("its channels are on two axes of a tensor")
-        if value.shape is None or value.dtype != ir.DataType.FLOAT or value.shape[axis] != self.stream.channels:
+        if value.dtype != ir.DataType.FLOAT or not self._has_channels(value, axis):
             raise _Declined(_UNKNOWN)
         self.stream.values[value] = axis
         self._open.append(value)
+
+    def _has_channels(self, value: ir.Value, axis: int) -> bool:
+        # Operands of lower rank than the result have no such axis.
+        return value.shape is not None and 0 <= axis < len(value.shape) and value.shape[axis] == self.stream.channels
 
     def _operand(self, node: ir.Node, index: int, axis: int) -> bool:
         """Visit an input of a node; return whether it is computed."""
@@ -191,7 +195,7 @@ class _Walk:
             raise _Declined("an input of the model is part of it")
         constant = constant_of(value)
         if constant is not None:
-            if constant.dtype != np.float32 or constant.shape[axis] != self.stream.channels:
+            if constant.dtype != np.float32 or not self._has_channels(value, axis):
                 raise _Declined(_UNKNOWN)
             self.stream.constants[node, index] = axis
             return False
@@ -199,6 +203,9 @@ class _Walk:
         if producer is None or producer.graph is not self._graph:
             raise _Declined("a node outside its graph writes it")
         if producer.op_type in _PARAMETERS and value is producer.outputs[0]:
+            # It is moved into the basis by a product along its last axis.
+            if axis != _rank(value) - 1 or not self._has_channels(value, axis):
+                raise _Declined(f"{producer.op_type} runs over another axis")
             self.stream.entries[node, index] = producer
         else:
             self._visit(value, axis)
@@ -214,14 +221,14 @@ class _Walk:
             self._writer(layer, axis)
             if layer is scaled:
                 self.stream.scales[producer] = layer
-        elif producer.op_type in _PARAMETERS:
-            self._add(producer, Normalization(producer, *_PARAMETERS[producer.op_type]).data, value)
+        elif isinstance(found := normalization(producer), Normalization) and value is found.sum:
+            self._add(producer, found.data, value)
         elif producer.op_type in ("Add", "Sub") and producer.domain == "":
             self._add(producer, (0, 1), value)
         elif producer.op_type in LINEAR and producer.domain == "":
             raise _Declined(f"about {producer.op_type}, which writes it: {linear_layer(producer)}")
         elif (operand := _scaled(producer)) is not None:
-            self._operand(producer, operand, axis)
+            self._operand(producer, operand, axis - _rank(value) + _rank(producer.inputs[operand]))
         else:
             before = axis_before(producer, axis, value)
             if isinstance(before, str):
@@ -263,10 +270,8 @@ class _Walk:
             self._norm(node, index, axis)
         elif node.op_type in LINEAR and node.domain == "":
             self._reader(node, index, axis)
-        elif node.op_type in ("Add", "Sub") and node.domain == "":
+        elif (node.op_type in ("Add", "Sub") and node.domain == "") or _scaled(node) == index:
             self._visit(node.outputs[0], axis - _rank(node.inputs[index]) + _rank(node.outputs[0]))
-        elif _scaled(node) == index:
-            self._visit(node.outputs[0], axis)
         else:
             for output in filter(_is_read, node.outputs):
                 after = axis_after(node, axis, output) if index in _moved(node) else _reads(node)
