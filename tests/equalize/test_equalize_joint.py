@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from tests.onnx_oracle import from_text, run
 
 import quantry
-from quantry.equalize.channel_labels import ChannelLabels, reshaped
+from quantry.equalize.channel_labels import ChannelLabels
 from quantry.equalize.geometric_program import SharedScale, WeightScale, log_sum, minimized
+from quantry.equalize.reshaped_labels import reshaped
 from quantry.recipe import PRESETS, CrossLayer, EqualizeOptions, EvaluateOptions, JointEqualization, TuneOptions
 
 PLAIN = {
@@ -49,6 +50,14 @@ BODIES = {
     "d = Unsqueeze(f, lasts)",
     "function in between": "s = Sigmoid(a) c = Mul(a, s) d = Conv(c, v, q)",
     "maximum": "c = Relu(a) e = Conv(c, v, q) f = Max(c, e) d = Sub(f, c)",
+    "constants of lower rank on other axes": "c = Add(a, row) e = Max(c, plane) d = Conv(e, v, q)",
+    "interpolated channels": 'c = Relu(a) e = Squeeze(c, zeroth) f = Resize <mode = "linear"> (e, , twice) '
+    "g = Unsqueeze(f, zeroth) d = Conv(g, t)",
+    "bias that adds an axis": "c = GlobalAveragePool(a) e = Flatten(c) f = MatMul(e, square) g = Add(f, cube) "
+    "h = Relu(g) i = MatMul(h, square2) d = Reshape(i, point)",
+    "input read along two axes": "c = Relu(a) e = MatMul(x, square) f = Conv(e, w2) d = Add(c, f)",
+    "outer sum": "c = GlobalAveragePool(a) e = Reshape(c, column) f = Reshape(c, rows) g = Add(e, f) "
+    "d = Unsqueeze(g, pair)",
 }
 
 
@@ -64,11 +73,14 @@ def network(body: str, seed: int = 2) -> onnx.ModelProto:
     constants |= {"q": weight(random, 8), "r": weight(random, 4), "t": weight(random, 8, 16, 1, 1)}
     constants |= {"k": weight(random, 1, 8, 1, 1), "u": weight(random, 4, 8, 1, 1), "slopes": weight(random, 8, 1, 1)}
     constants |= {"depth": weight(random, 8, 1, 3, 3), "half": weight(random, 8, 4, 1, 1)}
+    constants |= {"row": weight(random, 8), "plane": weight(random, 8, 8), "cube": weight(random, 1, 1, 8)}
+    constants |= {"square": weight(random, 8, 8), "square2": weight(random, 8, 8), "w2": weight(random, 8, 3, 1, 1)}
     text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[1,3,8,8] x) => (float y)
         <float zero = {{0}}, float six = {{6}}, int64[5] halves = {{1,2,4,8,8}}, int64[4] whole = {{1,8,8,8}},
          int64[2] fours = {{4,4}}, int64[1] one = {{1}}, int64[1] seven = {{7}}, int64[1] two = {{2}},
          int64[2] odd = {{5,7}}, int64[8] pads = {{0,0,1,1,0,0,1,1}}, float[4] scales = {{1,1,2,2}},
-         int64[1] last = {{2}}, int64[1] lasts = {{3}}>
+         int64[1] last = {{2}}, int64[1] lasts = {{3}}, int64[1] zeroth = {{0}}, float[3] twice = {{2,1,1}},
+         int64[2] column = {{8,1}}, int64[2] rows = {{1,8}}, int64[2] pair = {{2,3}}, int64[4] point = {{1,8,1,1}}>
         {{ a = Conv <pads = [1,1,1,1]> (x, w, p) {body} y = Conv(d, u, r) }}"""
     return from_text(text, **{name: array for name, array in constants.items() if f" {name}" in text})
 
@@ -109,6 +121,34 @@ def test_uneven_channels_lose_less_than_with_cross_layer_equalization(body: str,
 def _sqnr(proto: onnx.ModelProto, recipe: quantry.Recipe) -> float:
     result = quantry.quantize(proto, samples(1), recipe, evaluation_data=samples(5), store=None)
     return float(result.evaluation.metrics["sqnr"].value)
+
+
+def test_a_clip_does_not_cut_off_channels_that_have_no_factor() -> None:
+    # Those of the input reach 70 % of the bound. Those of the Conv reach it and want to be smaller.
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1,3,8,8] x) => (float y)
+        <float zero = {0}, float six = {6}>
+        { a = Conv(x, w, p) c = Concat <axis = 1> (x, a) e = Clip(c, zero, six) y = Conv(e, u) }"""
+    random = np.random.default_rng(3)
+    filters = {"w": 20 * weight(random, 8, 3, 1, 1), "p": weight(random, 8), "u": weight(random, 4, 11, 1, 1)}
+    filters["u"][:, 3:] *= 1e-3
+    proto = from_text(text, **filters)
+    data = [{"x": np.clip(sample["x"] * 3, -4.2, 4.2)} for sample in samples(1)]
+    changed = quantry.quantize(proto, data, JOINT["XINT8"], store=None).stages.equalized.value.model
+    for sample in data:
+        expected, got = run(proto, sample)["y"], run(changed, sample)["y"]
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+
+
+def test_weights_near_the_end_of_float32_stay() -> None:
+    proto = network(BODIES["Relu"])
+    filters = next(one for one in proto.graph.initializer if one.name == "v")
+    filters.CopyFrom(onnx.numpy_helper.from_array(np.full((8, 8, 1, 1), 1e36, np.float32), "v"))
+    data = samples(1)
+    result = quantry.quantize(proto, data, JOINT["XINT8"], store=None)
+    assert any("values would leave the range of float32" in note for note in result.notes)
+    np.testing.assert_array_equal(
+        run(result.stages.equalized.value.model, data[0])["y"], run(result.stages.prepared.value.model, data[0])["y"]
+    )
 
 
 def test_no_factor_passes_a_sigmoid() -> None:
@@ -168,7 +208,16 @@ def test_reshaped_labels_are_those_of_a_real_reshape(before: list[int], data: st
 
 @pytest.mark.parametrize(
     ("before", "after", "is_known"),
-    [([None, 8, 2, 2], [None, 32], True), ([None, 8, 2], [None, 2, 4, 2], True), ([None, 8], [16], False)],
+    [
+        ([None, 8, 2, 2], [None, 32], True),
+        ([None, 8, 2], [None, 2, 4, 2], True),
+        ([None, 8], [16], False),
+        (["N", 8, "L"], ["N", 2, 4, "L"], True),
+        (["N", 8, "L"], ["N", 8, None], True),
+        # 2 x 8 x 6 may have become 3 x 8 x 4.
+        ([None, 8, None], [None, 8, None], False),
+        (["N", 8, "L"], ["M", 8, "K"], False),
+    ],
 )
 def test_a_batch_of_unknown_size_stays_apart(before: list, after: list, *, is_known: bool) -> None:
     labels = np.arange(8).reshape([1, 8, *(1 for _ in before[2:])])

@@ -15,13 +15,14 @@ Operators that move values move the labels in the same way, so a channel is foun
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from quantry.equalize.linear_layer import LinearLayer, linear_layer
+from quantry.equalize.reshaped_labels import Length, reshaped
 from quantry.graph.edit import bounds_of, constant_of, int_of, string_of
 from quantry.graph.operators import LINEAR, STANDARD_DOMAINS, Family, facts
 from quantry.graph.segments import values_used
@@ -124,10 +125,21 @@ class ChannelLabels:
 
     def join(self, first: Labels, second: Labels) -> None:
         """Give the labels of two arrays, which are broadcast, the same factor element by element."""
-        for one, other in zip(*(part.reshape(-1) for part in np.broadcast_arrays(first, second)), strict=True):
-            one_root, other_root = self._root(int(one)), self._root(int(other))
+        ones, others = (part.reshape(-1) for part in np.broadcast_arrays(self._roots(first), self._roots(second)))
+        while (apart := ones != others).any():
+            high, low = np.maximum(ones, others)[apart], np.minimum(ones, others)[apart]
             # The smaller number wins, so that label 0 stays the root of all factors of 1.
-            self._parents[max(one_root, other_root)] = min(one_root, other_root)
+            joined, where = np.unique(high, return_inverse=True)
+            lowest = joined.copy()
+            np.minimum.at(lowest, where.reshape(-1), low)
+            for one, other in zip(joined.tolist(), lowest.tolist(), strict=True):
+                self._parents[one] = other
+            ones, others = self._roots(high), self._roots(low)
+
+    def are_fixed(self, labels: Labels) -> np.ndarray:
+        """Return for each label of an array whether its factor is 1, bool in the same shape."""
+        fixed: np.ndarray = self._roots(labels) == _FIXED
+        return fixed
 
     def axis_of(self, value: ir.Value) -> int | None:
         """Return the only axis along which the labels of a tensor vary; None if there is none or more than one."""
@@ -141,6 +153,12 @@ class ChannelLabels:
             parents[label] = parents[parents[label]]
             label = parents[label]
         return label
+
+    def _roots(self, labels: Labels) -> Labels:
+        # Spread-out labels repeat a few of them very often.
+        different, where = np.unique(labels, return_inverse=True)
+        roots = np.array([self._root(label) for label in different.tolist()], dtype=np.int64)
+        return roots[where.reshape(labels.shape)]
 
     def _fresh(self, count: int) -> Labels:
         first = len(self._parents)
@@ -197,7 +215,7 @@ class ChannelLabels:
         if any(output.uses() or output.is_graph_output() for output in node.outputs[len(results) :]):
             raise _UnfollowedError(f"a second output of {node.op_type} is read")
         for value, labels in zip(node.outputs, results, strict=False):
-            if value.shape is None or len(value.shape) != labels.ndim or labels.size > _MOST_LABELS:
+            if not _fit(labels, value) or labels.size > _MOST_LABELS:
                 raise _UnfollowedError(f"the shape of what {node.op_type} computes is not known")
             self.of[value] = labels
 
@@ -218,10 +236,11 @@ class ChannelLabels:
         inputs = np.broadcast_to(labels.reshape(-1), (layer.layout.inputs,))
         outputs = self._fresh(layer.layout.outputs)
         self.layers.append(LabelledLayer(layer, inputs, outputs))
-        shape = [1] * len(layer.output.shape)
-        shape[layer.output_axis] = layer.layout.outputs
+        # Counted from the end, because a bias of higher rank adds axes in front of those of a MatMul.
+        after = len(layer.output.shape) - 1 - layer.output_axis
         for value in (layer.node.outputs[0], layer.output):
-            self.of[value] = outputs.reshape(shape)
+            rank = 0 if value.shape is None else len(value.shape)
+            self.of[value] = outputs.reshape([1] * (rank - 1 - after) + [-1] + [1] * after)
         added = layer.output.producer()
         if added is not None and added is not layer.node:
             self._added_biases.add(added)
@@ -247,6 +266,8 @@ class ChannelLabels:
             shape = np.broadcast_shapes(*(labels.shape for labels in aligned))
         except ValueError:
             raise _UnfollowedError from None
+        if math.prod(shape) > _MOST_LABELS:
+            raise _UnfollowedError(f"{node.op_type} spreads channels over several axes")
         result = np.broadcast_to(aligned[0], shape)
         for labels in aligned[1:]:
             self.join(result, labels)
@@ -254,8 +275,10 @@ class ChannelLabels:
             constant = constant_of(value)
             if constant is None:
                 continue
-            if constant.size == 1 and constant.any():
-                # One number stays one number: all channels that it is added to share a factor.
+            spread = math.prod(np.broadcast_shapes(result.shape, constant.shape))
+            if constant.any() and (constant.size == 1 or spread > max(constant.size, _MOST_LABELS)):
+                # One number stays one number, and a map of positions does not become one for each channel if that is
+                # large: all channels that it is added to share a factor.
                 self.join(result, result.reshape(-1)[0])
             if constant.any():
                 self.constants.append(LabelledConstant(node, index, result))
@@ -264,10 +287,10 @@ class ChannelLabels:
     def follow_product(self, node: ir.Node) -> list[Labels]:
         """Pass the labels of one operand on; the other one is a constant or has the factor 1."""
         constants = [constant_of(value) is not None for value in node.inputs]
-        if node.op_type == "Div" and not constants[1]:
+        if all(constants) or (node.op_type == "Div" and not constants[1]):
             raise _UnfollowedError
         computed = [self._labels(value) for value, fixed in zip(node.inputs, constants, strict=True) if not fixed]
-        free = [labels for labels in computed if any(self._root(int(label)) for label in labels.reshape(-1))]
+        free = [labels for labels in computed if not self.are_fixed(labels).all()]
         if len(free) > 1:
             raise _UnfollowedError("Mul of two computed tensors does not pass factors on")
         rank = len(node.outputs[0].shape) if node.outputs[0].shape is not None else 0
@@ -302,7 +325,7 @@ class ChannelLabels:
 
     def follow_reshape(self, node: ir.Node) -> list[Labels]:
         """Reshape the labels; covers Flatten, Squeeze and Unsqueeze."""
-        labels, before, after = self._labels(node.inputs[0]), _lengths(node.inputs[0]), _lengths(node.outputs[0])
+        labels, before, after = self._labels(node.inputs[0]), _axes(node.inputs[0]), _axes(node.outputs[0])
         if before is None or after is None:
             raise _UnfollowedError(f"the shape of what {node.op_type} computes is not known")
         result = reshaped(labels, before, after)
@@ -372,8 +395,7 @@ class ChannelLabels:
         if before is None or after is None or outside:
             raise _UnfollowedError
         changed = [axis for axis, (old, new) in enumerate(zip(before, after, strict=True)) if old != new or old is None]
-        # A batch of unknown size is not interpolated.
-        return [self._along(node, [axis for axis in changed if axis])]
+        return [self._along(node, changed)]
 
     def follow_pad(self, node: ir.Node) -> list[Labels]:
         """Add zeros, or copies of neighbours, along axes along which the labels do not vary."""
@@ -396,66 +418,23 @@ class ChannelLabels:
         return np.broadcast_to(labels, shape)
 
 
-def reshaped(labels: Labels, before: Sequence[int | None], after: Sequence[int | None]) -> Labels | None:
-    """Return labels behind a Reshape; None if an axis of unknown length is joined with others or cut.
-
-    Axes are matched in groups that hold the same number of elements, so labels are only spread out along the axes of
-    their own group.
-
-    Args:
-        labels: Of the input.
-        before: Lengths of the input's axes; None if unknown.
-        after: The same for the output.
-    """
-    groups = _matched_axes(before, after)
-    if groups is None:
-        return None
-    current, result = labels, list[int]()
-    for old, new in groups:
-        own = labels.shape[old.start : old.stop]
-        lengths = [1] * len(new)
-        if any(length > 1 for length in own):
-            # An unknown length is alone in its group, and keeps its labels.
-            inner = [length or known for length, known in zip(before[old.start : old.stop], own, strict=True)]
-            lengths = inner if len(old) == len(new) == 1 else [length or 1 for length in after[new.start : new.stop]]
-            current = np.broadcast_to(current, (*result, *inner, *labels.shape[old.stop :]))
-        current = current.reshape((*result, *lengths, *labels.shape[old.stop :]))
-        result += lengths
-    return current
-
-
-def _matched_axes(before: Sequence[int | None], after: Sequence[int | None]) -> list[tuple[range, range]] | None:
-    """Return groups of axes with as many elements in the input as in the output; None if lengths are unknown."""
-    groups = []
-    left, right = 0, 0
-    while left < len(before) or right < len(after):
-        start, begin = left, right
-        # One unknown length on each side, in the same place, is the same length: the batch.
-        if None in (*before[left : left + 1], *after[right : right + 1]):
-            if left == len(before) or right == len(after) or before[left] is not after[right]:
-                return None
-            left, right = left + 1, right + 1
-        else:
-            left, right = min(left + 1, len(before)), min(right + 1, len(after))
-            while (old := _product(before[start:left])) != (new := _product(after[begin:right])):
-                grows_left = old < new
-                if (left == len(before)) if grows_left else (right == len(after)):
-                    return None
-                left, right = left + grows_left, right + (not grows_left)
-                if None in (*before[start:left], *after[begin:right]):
-                    return None
-        groups.append((range(start, left), range(begin, right)))
-    return groups
-
-
-def _product(lengths: Sequence[int | None]) -> int:
-    return math.prod(length or 1 for length in lengths)
-
-
 def _lengths(value: ir.Value | None) -> list[int | None] | None:
+    axes = _axes(value)
+    return None if axes is None else [length if isinstance(length, int) else None for length in axes]
+
+
+def _axes(value: ir.Value | None) -> list[Length] | None:
     if value is None or value.shape is None:
         return None
-    return [length if isinstance(length, int) else None for length in value.shape]
+    return [length if isinstance(length, int) else length.value for length in value.shape]
+
+
+def _fit(labels: Labels, value: ir.Value) -> bool:
+    """Whether labels have the shape of a tensor, as far as it is known."""
+    lengths = _lengths(value)
+    if lengths is None or len(lengths) != labels.ndim:
+        return False
+    return all(own in (1, length) or length is None for own, length in zip(labels.shape, lengths, strict=True))
 
 
 _REDUCING = (Family.SELECTION, Family.AVERAGE)

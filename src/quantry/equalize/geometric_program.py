@@ -121,10 +121,14 @@ def log_sum(terms: Sequence[Term], u: Floats) -> tuple[float, Floats]:
     values = np.array([value for value, _ in found])
     shares = np.exp(values - values.max())
     total = shares.sum()
-    slope = np.zeros(len(u))
-    for share, (_, parts) in zip(shares / total, found, strict=True):
-        for places, part in parts:
-            slope += share * np.bincount(places.reshape(-1), part.reshape(-1), minlength=len(u))
+    every = [
+        (places.reshape(-1), share * part.reshape(-1))
+        for share, (_, parts) in zip(shares / total, found, strict=True)
+        for places, part in parts
+    ]
+    # All at once: most terms have a few of the many factors.
+    places, weights = (np.concatenate(column) for column in zip(*every, strict=True))
+    slope = np.bincount(places, weights, minlength=len(u))
     slope[0] = 0.0
     return float(values.max() + np.log(total)), slope
 

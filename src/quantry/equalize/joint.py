@@ -57,6 +57,9 @@ _REACHES, _ROOM = 0.8, 1.25
 """A channel that comes this close to the bound of a Clip keeps the bound. Another one may grow until this many times
 its largest value reaches the bound, so that larger values of other samples are not cut off."""
 
+_HEADROOM = 1e3
+"""Sums of products on the way to a result may be this many times larger than the result."""
+
 _STEP = math.log(2.0) / 32
 """Logarithms of factors are whole multiples of this: 2 %, far less than any factor gains."""
 
@@ -96,7 +99,7 @@ def _is_rounded(value: ir.Value) -> bool:
     return not (facts(producer).fuses and len(readers) == 1 and facts(readers[0]).fusible)
 
 
-@stage(name="joint", version=2, environment=depends_on("onnx_ir", "numpy"))
+@stage(name="joint", version=3, environment=depends_on("onnx_ir", "numpy"))
 def equalize_jointly(
     model: FloatModel,
     statistics: Statistics,
@@ -125,20 +128,13 @@ def equalize_jointly(
     observed = _Observed(statistics)
     importance = _Importance(labels, observed)
     own = bias.spec if isinstance(bias, OwnBias) else None
-    bounds = [_Bound(labels, clip, observed) for clip in labels.clips]
+    bounds = _bounds(labels, observed)
     places = labels.positions()
     problem = _Problem(labels, observed, importance, (activation, weight, own))
     left = tuple(f"no joint equalization through {count} nodes: {why}" for why, count in sorted(labels.reasons.items()))
     if not problem.terms:
         return FloatModel(model.model, ("joint equalization: no channel can have a factor", *left))
-    found = problem.solved(options.iterations)
-    # A bound that gives way moves others, which rarely takes more than two rounds.
-    for _ in range(len(bounds)):
-        before_round = found.copy()
-        for bound in bounds:
-            bound.limit(found, places)
-        if np.array_equal(found, before_round):
-            break
+    found = _limited(problem.solved(options.iterations), bounds, places)
     # Whole steps, because the last bits of exponentials differ between processors.
     found = np.round(found / _STEP) * _STEP
     before, after = (float(np.exp(log_sum(problem.terms, u)[0])) for u in (np.zeros_like(found), found))
@@ -151,11 +147,27 @@ def equalize_jointly(
         _scale_constant(constant, factors[places[constant.labels]], names)
     for bound in bounds:
         bound.scale(factors, places, names)
+    if not _stays_finite(labels, observed, factors[places]):
+        return FloatModel(model.model, ("joint equalization: values would leave the range of float32", *left))
     summary = (
         f"joint equalization chose {problem.count} factors for the channels of {len(labels.layers)} layers; estimated "
         f"rounding error {before:.3g} -> {after:.3g}"
     )
     return FloatModel(rebuilt(copy), (summary, *left))
+
+
+def _stays_finite(labels: ChannelLabels, observed: "_Observed", factors: Floats) -> bool:
+    """Whether scaled weights, and what their layers compute, are far from the largest number of float32."""
+    most = np.finfo(np.float32).max / _HEADROOM
+    for labelled in labels.layers:
+        layer = labelled.layer
+        seen = observed.of(layer.output, layer.layout.outputs)
+        peaks = [np.abs(array_of(value)).max() for value in (layer.weight, layer.bias) if value is not None]
+        if seen is not None:
+            peaks.append((seen.peak * factors[labelled.outputs]).max())
+        if not all(peak < most for peak in peaks):
+            return False
+    return True
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,6 +228,14 @@ class _Bound:
         if self._reaching.any():
             labels.join(self._flat[self._reaching], self._flat[self._reaching][:1])
 
+    def anchor(self, labels: ChannelLabels) -> bool:
+        """Hold the bound if a channel without a factor passes it, which could be cut off; return if that was needed."""
+        fixed = labels.are_fixed(self._flat)
+        if not fixed.any() or not self._reaching.any() or fixed[self._reaching].all():
+            return False
+        labels.join(self._flat[self._reaching], self._flat[fixed][:1])
+        return True
+
     def limit(self, u: Floats, places: np.ndarray) -> None:
         """Lower the factors of channels that would exceed the bound."""
         if not self._reaching.any():
@@ -224,7 +244,7 @@ class _Bound:
         common = u[where[self._reaching][0]]
         room = np.log(self._clip.bound / (_ROOM * np.maximum(self._high, np.finfo(np.float32).tiny)))
         highest = np.where(self._reaching, np.inf, common + np.maximum(room, 0.0))
-        # A channel without a factor stays where it is; values that it cuts off are beyond what was observed.
+        # A channel without a factor stays where it is, and so does the bound.
         np.minimum.at(u, where[where > 0], highest[where > 0])
 
     def scale(self, factors: Floats, places: np.ndarray, names: FreshNames) -> None:
@@ -234,6 +254,27 @@ class _Bound:
         bound = self._clip.node.inputs[2]
         if factor != 1.0 and bound is not None:
             _store_input(self._clip.node, 2, array_of(bound) * factor, names)
+
+
+def _bounds(labels: ChannelLabels, observed: _Observed) -> list[_Bound]:
+    bounds = [_Bound(labels, clip, observed) for clip in labels.clips]
+    # Channels that are held at one bound may pass another one, which is held then too.
+    while any(bound.anchor(labels) for bound in bounds):
+        pass
+    return bounds
+
+
+def _limited(u: Floats, bounds: Sequence[_Bound], places: np.ndarray) -> Floats:
+    """Return logarithms of factors with which no channel exceeds a bound."""
+    found = u.copy()
+    # A bound that gives way moves others, which rarely takes more than two rounds.
+    for _ in bounds:
+        before = found.copy()
+        for bound in bounds:
+            bound.limit(found, places)
+        if np.array_equal(found, before):
+            break
+    return found
 
 
 class _Importance:
@@ -264,7 +305,9 @@ class _Importance:
             # Rounding leaves zeros as they are, and errors in front of a Relu matter only where it is open.
             read = np.matmul(own.reshape(groups, 1, -1), squares).reshape(-1) * seen.active
             self._counted += np.bincount(places[labelled.inputs], read, minlength=len(self._counted))
-            self._read[source] = self._read.get(source, 0.0) + read
+            # Where labels do not vary, layers may read the channels along different axes.
+            if labels.axis_of(source) is not None:
+                self._read[source] = self._read.get(source, 0.0) + read
 
     def of_tensor(self, value: ir.Value) -> Floats:
         """Return the importance of the channels of a tensor: in the layers that read it, or else its copies."""
@@ -410,8 +453,11 @@ def _scale_constant(constant: LabelledConstant, factors: Floats, names: FreshNam
     if np.all(factors == 1.0):
         return
     array = array_of(value)
-    # Factors have the rank of the result; a constant may lack leading axes, and a single number stays one.
-    own = factors.reshape(-1)[0] if array.size == 1 else factors.reshape(factors.shape[factors.ndim - array.ndim :])
+    # Factors have the rank of the result. A constant may lack leading axes, and gets them only if channels are there;
+    # with one factor for all channels it keeps its shape.
+    while factors.ndim > array.ndim and len(factors) == 1:
+        factors = factors[0]
+    own = factors.reshape(-1)[0] if np.all(factors == factors.reshape(-1)[0]) else factors
     _store_input(constant.node, constant.index, array * own, names)
 
 
