@@ -5,12 +5,12 @@
     y = W2 Relu(W1 x + b1)      =      y = (W2 / S) Relu(S W1 x + S b1)        for every diagonal S > 0
 
 Every channel that a layer computes can be multiplied by a factor of its own, if what reads it divides by that factor.
-Channels that meet must agree: those of both operands of an Add, or a channel and its copy behind a Concat, a Split or a
+Channels that meet must agree: those of both operands of an Add, or a channel and its copy after a Concat, a Split or a
 shuffle. Every channel has a label here, a whole number, and labels that must agree are joined. Label 0 is the factor 1:
 inputs and outputs of the model, and everything that meets an operator no factor passes.
 
 The labels of a tensor are an array of its rank. An axis of length 1 means that the label does not depend on this axis.
-Operators that move values move the labels in the same way, so a channel is found again behind any of them.
+Operators that move values move the labels in the same way, so a channel is found again after any of them.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Labels of channels behind a Reshape."""
+"""Labels of channels after a Reshape."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ Length = int | str | None
 
 
 def reshaped(labels: np.ndarray, before: Sequence[Length], after: Sequence[Length]) -> np.ndarray | None:
-    """Return labels behind a Reshape; None if an axis of unknown length is joined with others or cut.
+    """Return labels after a Reshape; None if an axis of unknown length is joined with others or cut.
 
     Axes are matched in groups that hold the same number of elements, so labels are only spread out along the axes of
     their own group.
