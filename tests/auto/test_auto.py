@@ -265,6 +265,13 @@ def chain() -> onnx.ModelProto:
     return model_of(text, w=rng.standard_normal((8, 3, 3, 3)), v=rng.standard_normal((8, 8, 3, 3)))
 
 
+@pytest.mark.parametrize(("decibels", "is_loss"), [(-0.1, True), (1.0, True), (3.5, False)])
+def test_fewer_equal_decisions_are_a_loss_unless_half_a_bit_is_gained(decibels: float, is_loss: bool) -> None:
+    plain = closeness(np.full(20, 20.0), np.ones(20))
+    better = closeness(np.full(20, 20.0 + decibels), np.full(20, 0.99))
+    assert Gain.between(plain, better).is_loss == is_loss
+
+
 def test_float_node_in_the_middle_must_make_up_for_cutting_the_graph() -> None:
     model = model_source(chain()).load()
     names = {str(node.name) for node in model.graph}

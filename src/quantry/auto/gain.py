@@ -15,8 +15,11 @@ CONFIDENCE = 0.95
 FREE_GAIN, COSTLY_GAIN = 0.1, 0.5
 """Least gain in dB that is worth a change: of one that costs nothing at run time, and of one in float or 16 bits."""
 
-SPLIT_GAIN = 3.0
-"""Further gain in dB, half a bit, that is worth one more piece of the graph where float nodes run on another device."""
+HALF_BIT = 3.0
+"""Half a bit of resolution in dB."""
+
+SPLIT_GAIN = HALF_BIT
+"""Further gain in dB that is worth one more piece of the graph where float nodes run on another device."""
 
 # With few samples no test can reach the confidence: the chance that four differences out of four are positive is 1/16.
 # A bit of resolution is 6 dB, so 1 dB on each sample is no accident.
@@ -85,8 +88,12 @@ class Gain:
 
     @property
     def is_loss(self) -> bool:
-        """Whether the second model is worse, as far as these samples tell."""
-        return self.decibels < 0 or self.surely_disagrees
+        """Whether the second model is worse, as far as these samples tell.
+
+        Agreement of decisions outweighs decibels, unless these gain half a bit: then a few decisions more or less are
+        those that the float model itself hardly decides.
+        """
+        return self.decibels < 0 or (self.surely_disagrees and self.decibels < HALF_BIT)
 
 
 def is_good(closeness: Closeness) -> bool:
