@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from quantry.recipe.equalization import EqualizeOptions, FitPowers, JointEqualization, Rotation, SmoothQuant
+from quantry.recipe.equalization import CrossLayer, EqualizeOptions, FitPowers, JointEqualization, Rotation, SmoothQuant
 from quantry.recipe.methods import MinMSE
 from quantry.recipe.mixing import LayerTarget, MixedPrecision, MixOptions, SizeShare, TensorShare
 from quantry.recipe.npu import NpuConversions
@@ -122,11 +122,13 @@ def _four_bit_weights(best: Recipe, name: str) -> Recipe:
 _FIVE_BITS = SizeShare(0.25)
 
 
-def _with_eight_bits(coarse: Recipe) -> Recipe:
+def _with_eight_bits(coarse: Recipe, cross_layer: CrossLayer | None = None) -> Recipe:
     """Return a recipe with 4-bit weights that gives 8 bits to the layers that lose most with 4."""
+    # Joint equalization would count every weight as one of 4 bits, and spare above all those that get 8.
+    equalize = replace(coarse.equalize, cross_layer=cross_layer, joint=None, rotate=None)
     wide = LayerTarget(weight=replace(coarse.plan.weight, dtype=DataType.INT8))
     mixed = MixOptions(MixedPrecision(targets=(wide,), goal=_FIVE_BITS))
-    return replace(coarse, name=f"{coarse.name}-MIXED", mix=mixed)
+    return replace(coarse, name=f"{coarse.name}-MIXED", equalize=equalize, mix=mixed)
 
 
 _AFTER = "ranges chosen by the error after the next function, GPTQ"
@@ -150,7 +152,7 @@ def recommended_recipes(xint8: Recipe, cpu_int8: Recipe, matmul_nbits: Recipe) -
     npu, cpu, llm = _npu(xint8), _cpu(cpu_int8), _llm(matmul_nbits)
     return (
         *_eight_bits(npu, cpu),
-        *_four_bits(npu, cpu),
+        *_four_bits(npu, cpu, xint8.equalize.cross_layer),
         *_other_targets(cpu),
         (llm, "best for language models without training: MATMUL_NBITS with uint4 weights in groups of 32, GPTQ"),
         (_with_tables(llm), "RECOMMENDED-LLM with tables of embeddings in 4 bits too, read by GatherBlockQuantized"),
@@ -178,13 +180,13 @@ def _eight_bits(npu: Recipe, cpu: Recipe) -> Described:
     )
 
 
-def _four_bits(npu: Recipe, cpu: Recipe) -> Described:
+def _four_bits(npu: Recipe, cpu: Recipe, cross_layer: CrossLayer | None) -> Described:
     cpu_w4, npu_w4 = _four_bit_weights(cpu, "RECOMMENDED-CPU-W4A8"), _four_bit_weights(npu, "RECOMMENDED-NPU-W4A8")
     return (
         (cpu_w4, "RECOMMENDED-CPU with int4 weights, one scale for each output channel"),
         (_with_eight_bits(cpu_w4), f"RECOMMENDED-CPU-W4A8 {_MIXED}"),
         (npu_w4, "RECOMMENDED-NPU with int4 weights per channel and int32 biases, without limits on fraction bits"),
-        (_with_eight_bits(npu_w4), f"RECOMMENDED-NPU-W4A8 {_MIXED}"),
+        (_with_eight_bits(npu_w4, cross_layer), f"RECOMMENDED-NPU-W4A8 {_MIXED}"),
     )
 
 
