@@ -49,7 +49,12 @@ def _npu_integer(best: Recipe) -> Recipe:
     return replace(best, name="RECOMMENDED-NPU-INTEGER", plan=replace(best.plan, float_residuals=False))
 
 
-def _npu_mixed(best: Recipe) -> Recipe:
+def _before_types_are_chosen(options: EqualizeOptions, cross_layer: CrossLayer | None) -> EqualizeOptions:
+    # Joint equalization would count every tensor with its narrow type, and spare above all those that get a wide one.
+    return replace(options, cross_layer=cross_layer, joint=None, rotate=None)
+
+
+def _npu_mixed(best: Recipe, cross_layer: CrossLayer | None) -> Recipe:
     wide = TensorSpec(DataType.INT16, scale=PowerOfTwoScale())
     mixed = MixedPrecision(
         targets=(LayerTarget(wide, wide, OwnBias(wide)),),
@@ -61,6 +66,7 @@ def _npu_mixed(best: Recipe) -> Recipe:
     return replace(
         best,
         name="RECOMMENDED-NPU-MIXED",
+        equalize=_before_types_are_chosen(best.equalize, cross_layer),
         # The sums of transformers get 16 bits instead of float: all of the model is integer.
         plan=replace(best.plan, activation=replace(best.plan.activation, dtype=DataType.INT8), float_residuals=False),
         scale=replace(best.scale, npu=None),
@@ -124,8 +130,7 @@ _FIVE_BITS = SizeShare(0.25)
 
 def _with_eight_bits(coarse: Recipe, cross_layer: CrossLayer | None = None) -> Recipe:
     """Return a recipe with 4-bit weights that gives 8 bits to the layers that lose most with 4."""
-    # Joint equalization would count every weight as one of 4 bits, and spare above all those that get 8.
-    equalize = replace(coarse.equalize, cross_layer=cross_layer, joint=None, rotate=None)
+    equalize = _before_types_are_chosen(coarse.equalize, cross_layer)
     wide = LayerTarget(weight=replace(coarse.plan.weight, dtype=DataType.INT8))
     mixed = MixOptions(MixedPrecision(targets=(wide,), goal=_FIVE_BITS))
     return replace(coarse, name=f"{coarse.name}-MIXED", equalize=equalize, mix=mixed)
@@ -151,7 +156,7 @@ def recommended_recipes(xint8: Recipe, cpu_int8: Recipe, matmul_nbits: Recipe) -
     """
     npu, cpu, llm = _npu(xint8), _cpu(cpu_int8), _llm(matmul_nbits)
     return (
-        *_eight_bits(npu, cpu),
+        *_eight_bits(npu, cpu, xint8.equalize.cross_layer),
         *_four_bits(npu, cpu, xint8.equalize.cross_layer),
         *_other_targets(cpu),
         (llm, "best for language models without training: MATMUL_NBITS with uint4 weights in groups of 32, GPTQ"),
@@ -159,7 +164,7 @@ def recommended_recipes(xint8: Recipe, cpu_int8: Recipe, matmul_nbits: Recipe) -
     )
 
 
-def _eight_bits(npu: Recipe, cpu: Recipe) -> Described:
+def _eight_bits(npu: Recipe, cpu: Recipe, cross_layer: CrossLayer | None) -> Described:
     return (
         (
             npu,
@@ -170,7 +175,7 @@ def _eight_bits(npu: Recipe, cpu: Recipe) -> Described:
             "RECOMMENDED-NPU with 8-bit residual sums: transformers stay on the NPU as a whole",
         ),
         (
-            _npu_mixed(npu),
+            _npu_mixed(npu, cross_layer),
             "RECOMMENDED-NPU with the most sensitive quarter of all tensors in int16, without limits on fraction bits",
         ),
         (
