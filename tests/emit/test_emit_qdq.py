@@ -82,7 +82,7 @@ def sqnr(reference: np.ndarray, other: np.ndarray) -> float:
 
 
 # Powers of two, four bits and E5M2 are coarse, and averaged extremes cut off the rare ones.
-FOUR_BITS = ("RECOMMENDED-CPU-W4A8", "RECOMMENDED-NPU-W4A8")
+FOUR_BITS = tuple(name for name in PRESETS if "W4A8" in name)
 COARSE = ("XINT8", "VINT8", "INT8_TRANSFORMER_DEFAULT", "INT16_TRANSFORMER_DEFAULT", *FOUR_BITS, "FP8_E5M2")
 
 
