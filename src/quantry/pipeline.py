@@ -435,7 +435,7 @@ def _without_tuning(stages: Stages, recipe: Recipe, memo: Memo) -> Stages:
 
 
 def _simpler(recipe: Recipe) -> Iterator[tuple[str, Callable[[Recipe], Recipe], float]]:
-    """Yield what may be left out: its name, how to leave it out, and by how many dB the simpler recipe must win."""
+    """Yield what may be omitted: its name, how to omit it, and by how many dB the simpler recipe must win."""
     options = recipe.equalize
     if recipe.mix.mixed is not None:  # another model would need another mix
         return

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from quantry.equalize.linear_layer import LinearLayer, array_of, is_own, linear_layer, store_array
+from quantry.equalize.linear_layer import LinearLayer, array_of, linear_layer, store_array, store_input
 from quantry.graph.edit import FreshNames, constant_of
 from quantry.graph.float_model import FloatModel
 from quantry.graph.joined import Joined
 from quantry.graph.operators import LINEAR, STANDARD_DOMAINS, Family, facts
 from quantry.graph.segments import values_used
-from quantry.graph.weights import new_initializer, rebuilt
+from quantry.graph.weights import rebuilt
 from quantry.memo import stage
 from quantry.numerics.histogram import TensorStats, mean_square
 from quantry.numerics.rounding import round_and_clip
@@ -122,14 +122,7 @@ class Group:
             array = constant_of(value)
             if value is None or array is None:
                 continue
-            if is_own(value):
-                _store_product(value, factor)
-            else:
-                scaled = (array.astype(np.float64) * factor).astype(array.dtype)
-                own = new_initializer(names.value(value.name or "constant"), scaled)
-                assert node.graph is not None
-                node.graph.register_initializer(own)
-                node.replace_input_with(index, own)
+            store_input(node, index, array.astype(np.float64) * factor, names)
 
 
 def _store_product(value: ir.Value, factor: float) -> None:
@@ -302,7 +295,7 @@ class _Fit:
         for number, group in enumerate(self._groups):
             for value in group.values:
                 stats = self._statistics.tensors.get(value.name or "")
-                if stats is not None and stats.finite_count and _is_rounded(value):
+                if stats is not None and stats.finite_count and is_rounded(value):
                     self._errors.append(_Error(number, -1, self._of_activation(stats, activation)))
         for layer in {**made, **read}:
             plus, minus = made.get(layer, -1), read.get(layer, -1)
@@ -418,7 +411,7 @@ def _steps(peak: Any, levels: int) -> Iterator[Any]:
         yield np.exp2(exponent + shift)
 
 
-def _is_rounded(value: ir.Value) -> bool:
+def is_rounded(value: ir.Value) -> bool:
     """Whether a tensor is likely to be rounded by itself: not in front of a fused function, no copy of another one."""
     producer = value.producer()
     if producer is None or facts(producer).family is Family.MOVEMENT:

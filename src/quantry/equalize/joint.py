@@ -28,13 +28,21 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.equalize.channel_labels import ChannelLabels, LabelledClip, LabelledConstant, LabelledLayer
+from quantry.equalize.fit_powers import is_rounded
 from quantry.equalize.geometric_program import NORM, SharedScale, Term, WeightScale, log_sum, minimized
-from quantry.equalize.linear_layer import LinearLayer, array_of, bias_magnitude, is_own, scaled_bias, store_array
+from quantry.equalize.linear_layer import (
+    LinearLayer,
+    array_of,
+    bias_magnitude,
+    scaled_bias,
+    store_array,
+    store_input,
+)
 from quantry.graph.edit import FreshNames
 from quantry.graph.float_model import FloatModel
 from quantry.graph.joined import Joined
 from quantry.graph.operators import Family, facts
-from quantry.graph.weights import new_initializer, rebuilt
+from quantry.graph.weights import rebuilt
 from quantry.memo import stage
 from quantry.numerics.histogram import mean_square
 from quantry.observe import Needs, Statistics
@@ -88,15 +96,15 @@ def _observed(labels: ChannelLabels) -> Iterator[tuple[ir.Value, int]]:
 
 
 def _is_rounded(value: ir.Value) -> bool:
-    """Whether a tensor is likely to be rounded by itself: not in front of a fused function, no copy of another one."""
+    """Whether a tensor is likely to be rounded with a scale of its own."""
     producer = value.producer()
-    if producer is None or facts(producer).family in (Family.MOVEMENT, Family.LOOKUP):
+    if producer is None or facts(producer).family is Family.LOOKUP:
         return False
     readers = [use.node for use in value.uses()]
     # Parts of a Concat are rounded with its scale, so its result stands for all of them.
     if readers and all(facts(reader).family is Family.JOIN for reader in readers):
         return False
-    return not (facts(producer).fuses and len(readers) == 1 and facts(readers[0]).fusible)
+    return is_rounded(value)
 
 
 @stage(name="joint", version=3, environment=depends_on("onnx_ir", "numpy"))
@@ -253,7 +261,7 @@ class _Bound:
         factor = own[self._reaching][0] if self._reaching.any() else own.max()
         bound = self._clip.node.inputs[2]
         if factor != 1.0 and bound is not None:
-            _store_input(self._clip.node, 2, array_of(bound) * factor, names)
+            store_input(self._clip.node, 2, array_of(bound) * factor, names)
 
 
 def _bounds(labels: ChannelLabels, observed: _Observed) -> list[_Bound]:
@@ -458,18 +466,4 @@ def _scale_constant(constant: LabelledConstant, factors: Floats, names: FreshNam
     while factors.ndim > array.ndim and len(factors) == 1:
         factors = factors[0]
     own = factors.reshape(-1)[0] if np.all(factors == factors.reshape(-1)[0]) else factors
-    _store_input(constant.node, constant.index, array * own, names)
-
-
-def _store_input(node: ir.Node, index: int, array: np.ndarray, names: FreshNames) -> None:
-    """Give a node another constant; one that other nodes read as well stays as it is."""
-    value = node.inputs[index]
-    assert value is not None
-    typed = array.astype(array_of(value).dtype)
-    if is_own(value):
-        store_array(value, typed)
-        return
-    own = new_initializer(names.value(value.name or "constant"), typed)
-    assert node.graph is not None
-    node.graph.register_initializer(own)
-    node.replace_input_with(index, own)
+    store_input(constant.node, constant.index, array * own, names)

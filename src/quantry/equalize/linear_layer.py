@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from quantry.graph.edit import int_of
-from quantry.graph.weights import tensor_from_array
+from quantry.graph.edit import FreshNames, int_of
+from quantry.graph.weights import new_initializer, tensor_from_array
 
 
 @dataclass(frozen=True)
@@ -230,3 +230,17 @@ def array_of(value: ir.Value) -> np.ndarray:
     """Return the array of an initializer."""
     assert value.const_value is not None
     return value.const_value.numpy()
+
+
+def store_input(node: ir.Node, index: int, array: np.ndarray, names: FreshNames) -> None:
+    """Give a node another constant; one that other nodes read as well stays as it is."""
+    value = node.inputs[index]
+    assert value is not None
+    typed = array.astype(array_of(value).dtype)
+    if is_own(value):
+        store_array(value, typed)
+        return
+    own = new_initializer(names.value(value.name or "constant"), typed)
+    assert node.graph is not None
+    node.graph.register_initializer(own)
+    node.replace_input_with(index, own)
