@@ -90,8 +90,6 @@ class Loop:
         self._begun: Attempt
         self._others: list[Attempt] = []
         self._kept: list[str] = []
-        # CPU time of the last trial, by its number of tuning steps.
-        self._seconds: dict[int, float] = {}
         self._gains: dict[str, float] = {}
         # Whether the start is the recipe of an existing result, which stays as it is if nothing helps.
         self._is_given = False
@@ -115,8 +113,9 @@ class Loop:
             start = replace(start, label=f"{start.label}, not tuned", recipe=untuned(start.recipe))
         self._begin(start, others)
         self._choose_trials()
-        if self._is_collapsed:
-            # Variants of a useless model are hardly better; only the diagnosis says what breaks it.
+        if self._is_collapsed or self._needs_tuning:
+            # Variants of a useless model are hardly better; only the diagnosis says what breaks it. And where every
+            # trial must be tuned, there is time for few of them.
             self._fix()
         self._consider(simpler)
         for _ in range(_ROUNDS):
@@ -234,10 +233,11 @@ class Loop:
     def _diagnose(self) -> None:
         """Diagnose the best model, if there is time for a trial after that."""
         self._diagnosis = None
-        if not self._trials.affords(self._expected(self._best.recipe), is_urgent=self._is_collapsed):
+        recipe = self._lightened(self._best.recipe)
+        # Most fixes change the plan: what is rounded, and to which type.
+        if not self._trials.affords(self._trials.expected(_replanned(recipe)), is_urgent=self._is_collapsed):
             return
         try:
-            recipe = self._lightened(self._best.recipe)
             # The data are the same in every round, so the rounds do not check them again.
             self._diagnosis = diagnose(self._quantized(recipe), calibration=False)
         except QuantryError as error:
@@ -265,6 +265,11 @@ class Loop:
     @property
     def _is_collapsed(self) -> bool:
         return _collapsed(self._best)
+
+    @property
+    def _needs_tuning(self) -> bool:
+        """Whether trials without tuning tell nothing, see `_choose_trials`."""
+        return self._lightened is _unchanged and bool(self._best.recipe.tune.steps)
 
     @property
     def _is_good(self) -> bool:
@@ -296,16 +301,13 @@ class Loop:
             self._refused[proposal.label] = f"the target rules it out: {conflicts[0]}"
         elif self._trials.is_single and len(proposal.recipe.tune.steps) > len(self._best.recipe.tune.steps):
             self._refused[proposal.label] = "one sample cannot show whether tuning on it helps on others"
-        elif not self._trials.affords(self._expected(proposal.recipe), is_urgent=self._is_collapsed):
+        elif not self._trials.affords(
+            self._trials.expected(self._lightened(proposal.recipe)), is_urgent=self._is_collapsed
+        ):
             self._skipped[proposal.label] = None
         else:
             return True
         return False
-
-    def _expected(self, recipe: Recipe) -> float:
-        """Return the time of the last trial with as many tuning steps, which take most of it; else of any trial."""
-        count = len(self._lightened(recipe).tune.steps)
-        return self._seconds.get(count, next(reversed(self._seconds.values()), 0.0))
 
     def _decide(self, attempt: Attempt, before: Attempt) -> bool:
         """Keep an attempt if it is better than the best one, and record it."""
@@ -356,8 +358,6 @@ class Loop:
             reason=reason,
         )
         self._steps.append(tried)
-        if attempt.seconds > 0:
-            self._seconds[len(attempt.recipe.tune.steps)] = attempt.seconds
         shown = "failed" if tried.decibels is None else f"{tried.decibels:.2f} dB"
         line = f"auto: {tried.label}: {shown}{', kept' if accepted else ''}"
         _LOG.info(line)
@@ -422,6 +422,12 @@ def _is_same(before: Attempt, after: Attempt) -> bool:
 
 def _unchanged(recipe: Recipe) -> Recipe:
     return recipe
+
+
+def _replanned(recipe: Recipe) -> Recipe:
+    """Return a recipe with another plan, to estimate how long a trial of it takes; it is never run."""
+    selection = replace(recipe.plan.selection, exclude=(*recipe.plan.selection.exclude, "another node"))
+    return replace(recipe, plan=replace(recipe.plan, selection=selection))
 
 
 def _gain(before: Attempt, after: Attempt) -> Gain:

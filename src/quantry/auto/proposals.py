@@ -128,12 +128,16 @@ def fixes(recipe: Recipe, diagnosis: Diagnosis) -> Iterator[Proposal]:
         diagnosis: The diagnosis.
     """
     found = [(finding.title, fix, finding.cost) for finding in diagnosis.findings for fix in finding.fixes]
-    found += [("", fix, fix.expected or 0.0) for fix in diagnosis.general_fixes]
+    general = diagnosis.general_fixes
+    # First layers share one rank and stay in their order: few of them come before many.
+    first = max((fix.expected or 0.0 for fix in general if fix.depth), default=0.0)
+    found += [("", fix, first if fix.depth else fix.expected or 0.0) for fix in general]
 
     def place(entry: tuple[str, Fix, float | None]) -> tuple[bool, float]:
         _, fix, gain = entry
         # A cause whose cost is not known comes first, as in the diagnosis.
-        return not fix.is_free, -math.inf if gain is None else SPLIT_GAIN * fix.pieces - gain
+        pieces = min(fix.pieces, 1) if fix.depth else fix.pieces
+        return not fix.is_free, -math.inf if gain is None else SPLIT_GAIN * pieces - gain
 
     for cause, fix, _ in sorted(found, key=place):
         try:

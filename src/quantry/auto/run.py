@@ -247,7 +247,7 @@ def with_outcome(given: AutoInputs, outcome: Outcome, trials: Trials) -> AutoRes
     """
     inputs = trials.inputs
     # Opened before: image options of the user's are for files, not for opened data.
-    opened = replace(given, evaluation_data=inputs.evaluation or inputs.data, images=None)
+    opened = replace(given, evaluation_data=inputs.evaluation or inputs.data, images=None, store=inputs.store)
     result = _final(opened, replace(outcome.recipe, name=AUTO), inputs.data if outcome.uses_all else trials.fit)
     of_data = () if outcome.uses_all else pixel_notes(inputs.data)
     known = {part.name: getattr(result, part.name) for part in fields(QuantizationResult)}

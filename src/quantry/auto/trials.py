@@ -10,6 +10,7 @@ import numpy as np
 from quantry.auto.effort import Effort
 from quantry.auto.proposals import Proposal
 from quantry.autosearch.context import SearchContext
+from quantry.autosearch.cost import CostModel
 from quantry.autosearch.evaluator import EvaluatorAdapter
 from quantry.autosearch.output_directory import OutputDirectory
 from quantry.autosearch.trial import Trial
@@ -99,6 +100,8 @@ class _Half:
         self._count = 0
         self._numbers: dict[str, int] = {}
         self._closeness: dict[int, Closeness] = {}
+        self._ran: dict[int, Trial] = {}
+        self._costs = CostModel()
 
     def run(self, recipe: Recipe, *, on_all: bool) -> tuple[Closeness | None, str]:
         """Return how close the model of a recipe is, and why it failed.
@@ -112,7 +115,23 @@ class _Half:
         trial = runner.run(Trial(number, recipe), known=KnownModels(self._numbers))
         closeness = self._measured(trial)
         self._directory.delete_model(number)
+        if not on_all:
+            self._ran[number] = trial
+            self._costs.learn(trial, None if trial.same_as is None else self._ran.get(trial.same_as))
         return closeness, trial.error or ""
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of all trials, by the clock."""
+        return sum(trial.seconds for trial in self._ran.values())
+
+    def expected(self, recipe: Recipe) -> float:
+        """Return the seconds that a trial of a recipe will take by the clock; what earlier trials did counts nothing.
+
+        Args:
+            recipe: The recipe.
+        """
+        return self._costs.estimate(recipe)
 
     def _measured(self, trial: Trial) -> Closeness | None:
         if trial.state != "complete":
@@ -155,6 +174,7 @@ class Trials:
         if self.is_swapped:
             self._halves.append(_Half(inputs, self.held_out, self.fit, folder / "second"))
         self._started = time.process_time()
+        self._spent = 0.0
         self._known: dict[Recipe, Attempt] = {}
 
     @property
@@ -181,6 +201,16 @@ class Trials:
         """
         return self.seconds + seconds <= self.effort.seconds * (2 if is_urgent else 1)
 
+    def expected(self, recipe: Recipe) -> float:
+        """Return the CPU time that a trial of a recipe will take; stages that it shares with earlier trials take none.
+
+        Args:
+            recipe: The recipe.
+        """
+        seconds = sum(half.expected(recipe) for half in self._halves)
+        elapsed = sum(half.elapsed for half in self._halves)
+        return seconds * (self._spent / elapsed if elapsed else 1.0)
+
     def known(self, recipe: Recipe) -> Attempt | None:
         """Return the attempt with an equal recipe, if there was one."""
         return self._known.get(recipe)
@@ -195,6 +225,7 @@ class Trials:
         if known is not None:
             return Attempt(proposal, known.closeness, 0.0, known.error)
         attempt = self._known[proposal.recipe] = self._run(proposal, on_all=False)
+        self._spent += attempt.seconds
         return attempt
 
     def run_on_all(self, proposal: Proposal) -> Attempt:

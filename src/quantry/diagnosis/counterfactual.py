@@ -108,14 +108,17 @@ class Counterfactual:
     def in_float(self, tensors: Iterable[str]) -> Gain | None:
         """Return the gain if exactly these tensors are not rounded, though copies of them are; None if unknown.
 
-        A tuned model makes up for its rounding errors and is worse without them, so it tells nothing.
+        Tuned weights make up for rounding errors, so without these they tell nothing. They are then in float, before
+        and after: what is compared is the rounding of activations, of which tuning removes little.
 
         Args:
             tensors: Activations, weights and biases.
         """
-        if self._stages.tuned or not self.is_able:
+        if not self.is_able:
             return None
-        return _gain(self._base, self._unrounded(frozenset(tensors)))
+        plan = self._stages.plan.value
+        constants = frozenset((*plan.weights, *plan.biases)) if self._stages.tuned else frozenset[str]()
+        return _gain(self._unrounded(constants), self._unrounded(constants | frozenset(tensors)))
 
     def rest(self, tensors: Iterable[str]) -> Rest | None:
         """Return what is left if all blamed tensors are not rounded; None if it cannot be measured.

@@ -1,6 +1,6 @@
 """Fixes that help many models whatever the cause: first layers, last nodes or the worst nodes in float."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from quantry.diagnosis.causes import NOTABLE_GAIN, worth
@@ -15,8 +15,6 @@ from quantry.diagnosis.fix import Fix, count_pieces, first_layers, float_fix, fr
 # not. They are at most this share of all layers.
 _FIRST_LAYERS = (1, 3, 5, 8)
 _MOST_FIRST_LAYERS = 0.2
-# The share of the gain of many first layers that fewer of them must have to be tried before.
-_NEARLY = 0.8
 
 # A model with more layers in float is a float model with some quantized parts.
 _MOST_FLOAT_LAYERS = 0.25
@@ -80,14 +78,25 @@ def _with_expected(evidence: Evidence, measured: Counterfactual, fixes: Iterable
 def _promising(fixes: Iterable[Fix]) -> Iterator[Fix]:
     """Yield the fixes worth a trial, the most promising ones first where that was measured.
 
-    Of the first layers, few that gain nearly as much as many come first.
+    Of the first layers, those come first after which more layers gain less per layer.
     """
     known = list(fixes)
-    most = max((fix.expected or 0.0 for fix in known if fix.depth), default=0.0)
+    first = [fix for fix in known if fix.depth and fix.expected is not None]
+    most = max((fix.expected or 0.0 for fix in first), default=0.0)
+    few = _elbow(first)
     worthwhile = [
         fix
         for fix in known
-        if fix.expected is None or fix.expected >= max(NOTABLE_GAIN, _NEARLY * most if fix.depth else 0.0)
+        if fix.expected is None or (fix.expected >= NOTABLE_GAIN and (not fix.depth or fix.depth >= few))
     ]
     # Stable: fixes of the first layers share one rank and stay in the order of their depth.
     yield from sorted(worthwhile, key=lambda fix: -(most if fix.depth else fix.expected or 0.0))
+
+
+def _elbow(first: Sequence[Fix]) -> int:
+    """Return how many first layers gain most compared with a gain in proportion to their number; 0 if none do."""
+    if not first:
+        return 0
+    last = max(first, key=lambda fix: fix.depth)
+    slope = (last.expected or 0.0) / last.depth
+    return max(first, key=lambda fix: ((fix.expected or 0.0) - slope * fix.depth, -fix.depth)).depth
