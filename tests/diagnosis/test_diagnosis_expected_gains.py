@@ -80,11 +80,17 @@ def test_expected_gain_comes_true_and_is_tried_first() -> None:
     assert costly[0] == best.label
 
 
-def test_tuned_model_tells_nothing_because_its_weights_make_up_for_errors() -> None:
-    recipe = find_preset("RECOMMENDED-NPU").recipe
-    assert recipe.tune.steps
-    result = quantry.quantize(uneven_start(), samples(), recipe, store=None)
-    assert all(fix.expected is None for fix in quantry.diagnose(result, calibration=False).general_fixes)
+def test_tuned_model_tells_which_rounding_of_activations_costs_most() -> None:
+    recipe = untuned(smooth=False)
+    tuned = replace(recipe, tune=find_preset("RECOMMENDED-NPU").recipe.tune)
+    assert tuned.tune.steps
+    found = quantry.diagnose(quantry.quantize(uneven_start(), samples(), tuned, store=None), calibration=False)
+    expected = {fix.label: fix.expected for fix in found.general_fixes}
+    assert None not in [gain for label, gain in expected.items() if "in float" in label]
+    costly = [proposal.label for proposal in fixes(tuned, found) if not proposal.is_free]
+    assert costly[0].startswith("the first")
+    first = next(fix for fix in found.general_fixes if fix.label == costly[0])
+    assert kept(apply_fix(tuned, first)).mean_decibels > found.closeness.mean_decibels
 
 
 def test_products_that_equalization_inserts_follow_their_layer() -> None:
