@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from quantry.auto.gain import FREE_GAIN, Gain, is_good
-from quantry.auto.proposals import Proposal, fixes, simpler, tuned_again, tunings, untuned
+from quantry.auto.proposals import Proposal, fixes, simpler, tuned_again, tunings, unequalized, untuned
 from quantry.auto.training import affordable_trainings, can_train
 from quantry.auto.trials import Attempt, Trials, Tried
 from quantry.diagnosis import Diagnosis, diagnose
@@ -113,10 +113,10 @@ class Loop:
             start = replace(start, label=f"{start.label}, not tuned", recipe=untuned(start.recipe))
         self._begin(start, others)
         self._choose_trials()
-        if self._is_collapsed or self._needs_tuning:
-            # Variants of a useless model are hardly better; only the diagnosis says what breaks it. And where every
-            # trial must be tuned, there is time for few of them.
-            self._fix()
+        if self._is_plain_better:
+            self._consider(unequalized)
+        # The diagnosis says what costs most, so that the time is spent on that first.
+        self._fix()
         self._consider(simpler)
         for _ in range(_ROUNDS):
             if not self._fix():
@@ -267,9 +267,13 @@ class Loop:
         return _collapsed(self._best)
 
     @property
-    def _needs_tuning(self) -> bool:
-        """Whether trials without tuning tell nothing, see `_choose_trials`."""
-        return self._lightened is _unchanged and bool(self._best.recipe.tune.steps)
+    def _is_plain_better(self) -> bool:
+        """Whether another recipe is better than the one at the start without its tuning: its equalization does harm."""
+        light = self._trials.known(untuned(self._begun.recipe))
+        if light is None or light.closeness is None:
+            return False
+        own = light.closeness.mean_decibels
+        return any(other.closeness is not None and other.closeness.mean_decibels > own for other in self._others)
 
     @property
     def _is_good(self) -> bool:

@@ -95,6 +95,18 @@ def untuned(recipe: Recipe) -> Recipe:
     return replace(recipe, tune=TuneOptions())
 
 
+def unequalized(recipe: Recipe) -> Iterator[Proposal]:
+    """Yield a recipe without any equalization, if it has several; two may do the same harm, so one alone shows nothing.
+
+    Args:
+        recipe: The recipe.
+    """
+    equalize = recipe.equalize
+    if sum(one is not None for one in (equalize.smooth, equalize.cross_layer, equalize.joint)) > 1:
+        none = replace(equalize, smooth=None, cross_layer=None, joint=None)
+        yield Proposal("no equalization", replace(recipe, equalize=none))
+
+
 def simpler(recipe: Recipe) -> Iterator[Proposal]:
     """Yield variants of a recipe: one part removed, or ranges found in another way.
 
@@ -104,6 +116,7 @@ def simpler(recipe: Recipe) -> Iterator[Proposal]:
     equalize, method = recipe.equalize, recipe.scale.activation
     if recipe.tune.steps:
         yield Proposal("no tuning", untuned(recipe))
+    yield from unequalized(recipe)
     if equalize.rotate is not None:
         yield Proposal("no rotation", replace(recipe, equalize=replace(equalize, rotate=None)))
     if equalize.smooth is not None:
@@ -121,7 +134,7 @@ def simpler(recipe: Recipe) -> Iterator[Proposal]:
 
 
 def fixes(recipe: Recipe, diagnosis: Diagnosis) -> Iterator[Proposal]:
-    """Yield the fixes that a diagnosis suggests: those that cost nothing first, then by what they are expected to gain.
+    """Yield the fixes that a diagnosis suggests, the largest expected gain first.
 
     Args:
         recipe: The recipe that was diagnosed.
@@ -129,15 +142,16 @@ def fixes(recipe: Recipe, diagnosis: Diagnosis) -> Iterator[Proposal]:
     """
     found = [(finding.title, fix, finding.cost) for finding in diagnosis.findings for fix in finding.fixes]
     general = diagnosis.general_fixes
-    # First layers share one rank and stay in their order: few of them come before many.
-    first = max((fix.expected or 0.0 for fix in general if fix.depth), default=0.0)
-    found += [("", fix, first if fix.depth else fix.expected or 0.0) for fix in general]
+    for number, fix in enumerate(general):
+        # Their order stays: few layers come before many that gain little more.
+        later = [other.expected or 0.0 for other in general[number:]]
+        found.append(("", fix, None if fix.is_free and fix.expected is None else max(later)))
 
-    def place(entry: tuple[str, Fix, float | None]) -> tuple[bool, float]:
+    def place(entry: tuple[str, Fix, float | None]) -> tuple[float, bool]:
         _, fix, gain = entry
-        # A cause whose cost is not known comes first, as in the diagnosis.
-        pieces = min(fix.pieces, 1) if fix.depth else fix.pieces
-        return not fix.is_free, -math.inf if gain is None else SPLIT_GAIN * pieces - gain
+        # What costs nothing and is not measured comes first, and so does a cause whose cost is not known.
+        rank = -math.inf if gain is None else SPLIT_GAIN * fix.pieces - gain
+        return rank, not fix.is_free
 
     for cause, fix, _ in sorted(found, key=place):
         try:

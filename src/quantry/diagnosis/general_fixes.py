@@ -15,6 +15,8 @@ from quantry.diagnosis.fix import Fix, count_pieces, first_layers, float_fix, fr
 # not. They are at most this share of all layers.
 _FIRST_LAYERS = (1, 3, 5, 8)
 _MOST_FIRST_LAYERS = 0.2
+# The share of the gain of many nodes in float that few of them must have to be tried before.
+_NEARLY = 0.8
 
 # A model with more layers in float is a float model with some quantized parts.
 _MOST_FLOAT_LAYERS = 0.25
@@ -78,19 +80,28 @@ def _with_expected(evidence: Evidence, measured: Counterfactual, fixes: Iterable
 def _promising(fixes: Iterable[Fix]) -> Iterator[Fix]:
     """Yield the fixes worth a trial, the most promising ones first where that was measured.
 
-    Of the first layers, those come first after which more layers gain less per layer.
+    Few nodes come before more of them that gain little more. Of the first layers, those come first after which more
+    layers gain less per layer.
     """
     known = list(fixes)
-    first = [fix for fix in known if fix.depth and fix.expected is not None]
-    most = max((fix.expected or 0.0 for fix in first), default=0.0)
-    few = _elbow(first)
+    few = _elbow([fix for fix in known if fix.depth and fix.expected is not None])
     worthwhile = [
         fix
         for fix in known
         if fix.expected is None or (fix.expected >= NOTABLE_GAIN and (not fix.depth or fix.depth >= few))
     ]
-    # Stable: fixes of the first layers share one rank and stay in the order of their depth.
-    yield from sorted(worthwhile, key=lambda fix: -(most if fix.depth else fix.expected or 0.0))
+
+    def rank(fix: Fix) -> float:
+        gain = fix.expected or 0.0
+        more = [
+            other.expected or 0.0
+            for other in worthwhile
+            if set(fix.float_nodes) < set(other.float_nodes)
+            if fix.depth == few or gain >= _NEARLY * (other.expected or 0.0)
+        ]
+        return -max([gain, *more])
+
+    yield from sorted(worthwhile, key=lambda fix: (rank(fix), len(fix.float_nodes)))
 
 
 def _elbow(first: Sequence[Fix]) -> int:
