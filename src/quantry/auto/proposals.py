@@ -23,6 +23,9 @@ from quantry.recipe import (
 )
 from quantry.targets import Target
 
+# A fix that costs nothing at run time is tried before one that costs something and gains up to this many times as much.
+_FREE_FACTOR = 2.0
+
 _WIDE = {DataType.INT8: DataType.INT16, DataType.UINT8: DataType.UINT16}
 
 
@@ -150,7 +153,8 @@ def fixes(recipe: Recipe, diagnosis: Diagnosis) -> Iterator[Proposal]:
     def place(entry: tuple[str, Fix, float | None]) -> tuple[float, bool]:
         _, fix, gain = entry
         # What costs nothing and is not measured comes first, and so does a cause whose cost is not known.
-        rank = -math.inf if gain is None else SPLIT_GAIN * fix.pieces - gain
+        worth = gain if gain is None or not fix.is_free else _FREE_FACTOR * gain
+        rank = -math.inf if worth is None else SPLIT_GAIN * fix.pieces - worth
         return rank, not fix.is_free
 
     for cause, fix, _ in sorted(found, key=place):

@@ -97,7 +97,7 @@ def _promising(fixes: Iterable[Fix]) -> Iterator[Fix]:
             other.expected or 0.0
             for other in worthwhile
             if set(fix.float_nodes) < set(other.float_nodes)
-            if fix.depth == few or gain >= _NEARLY * (other.expected or 0.0)
+            if (fix.depth and fix.depth == few) or gain >= _NEARLY * (other.expected or 0.0)
         ]
         return -max([gain, *more])
 

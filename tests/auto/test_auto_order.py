@@ -1,0 +1,99 @@
+"""The order in which `auto` tries changes, and how long it expects a trial to take."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import onnx
+import onnx.parser
+from onnx import numpy_helper
+
+from quantry.auto.effort import find_effort
+from quantry.auto.proposals import Proposal, fixes, unequalized, untuned
+from quantry.auto.run import AutoInputs, trial_inputs, without_fallback
+from quantry.auto.trials import Trials
+from quantry.diagnosis import Diagnosis, Fix
+from quantry.diagnosis.evidence import Finding
+from quantry.diagnosis.fix import float_fix
+from quantry.diagnosis.general_fixes import _promising
+from quantry.recipe import EqualizeOptions, MinMax, Recipe, SmoothQuant, find_preset
+
+
+def first_layers(count: int, expected: float) -> Fix:
+    nodes = tuple(f"layer {number}" for number in range(count))
+    return Fix(f"first {count}", float_nodes=nodes, depth=count, expected=expected)
+
+
+def last_nodes(count: int, expected: float) -> Fix:
+    return Fix(f"last {count}", float_nodes=tuple(f"node {number}" for number in range(count)), expected=expected)
+
+
+def labels(recipe: Recipe, findings: tuple[Finding, ...], general: tuple[Fix, ...]) -> list[str]:
+    diagnosis = cast("Diagnosis", SimpleNamespace(findings=findings, general_fixes=general))
+    return [proposal.label for proposal in fixes(recipe, diagnosis)]
+
+
+def test_first_layers_start_where_more_of_them_gain_less_per_layer() -> None:
+    known = [first_layers(1, 0.9), first_layers(3, 8.0), first_layers(5, 10.5), first_layers(8, 14.0)]
+    assert [fix.label for fix in _promising(known)] == ["first 3", "first 8", "first 5"]
+    # In proportion to their number, the fewest come first.
+    assert next(_promising([first_layers(1, 1.0), first_layers(3, 3.0)])).label == "first 1"
+
+
+def test_few_nodes_come_before_more_that_gain_little_more() -> None:
+    assert [fix.label for fix in _promising([last_nodes(5, 7.1), last_nodes(2, 6.3)])] == ["last 2", "last 5"]
+    assert [fix.label for fix in _promising([last_nodes(5, 7.1), last_nodes(2, 3.0)])] == ["last 5", "last 2"]
+
+
+def test_what_gains_nothing_is_not_tried_and_what_is_not_measured_is() -> None:
+    unknown = float_fix(("a",))
+    assert list(_promising([last_nodes(1, 0.0), unknown])) == [unknown]
+
+
+def test_largest_gain_is_tried_first_and_a_free_one_counts_twice() -> None:
+    def caused(cost: float) -> tuple[Finding, ...]:
+        return (Finding("cut off", ("x",), "", (Fix("ranges", {"scale.activation": MinMax()}),), cost=cost),)
+
+    general = (last_nodes(2, 6.3), last_nodes(5, 7.1))
+    recipe = find_preset("XINT8").recipe
+    assert labels(recipe, caused(0.5), general) == ["last 2", "last 5", "ranges"]
+    assert labels(recipe, caused(4.0), general) == ["ranges", "last 2", "last 5"]
+
+
+def test_several_equalizations_are_left_out_together() -> None:
+    best = find_preset("RECOMMENDED-NPU").recipe
+    (proposal,) = unequalized(best)
+    kept = proposal.recipe.equalize
+    assert (kept.smooth, kept.joint, kept.cross_layer) == (None, None, None)
+    assert (kept.powers, kept.rotate) == (best.equalize.powers, best.equalize.rotate)
+    assert not list(unequalized(replace(best, equalize=EqualizeOptions(smooth=SmoothQuant()))))
+
+
+def layers(tmp_path: Path) -> Path:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        net (float[1, 8, 16, 16] x) => (float[1, 8, 16, 16] y) {
+            a = Conv <pads = [1, 1, 1, 1]> (x, w)
+            b = Relu (a)
+            y = Conv <pads = [1, 1, 1, 1]> (b, w)
+        }"""
+    )
+    weight = np.random.default_rng(0).normal(size=(8, 8, 3, 3)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    onnx.save(model, tmp_path / "net.onnx")
+    return tmp_path / "net.onnx"
+
+
+def test_stages_of_earlier_trials_take_no_time(tmp_path: Path) -> None:
+    samples = [np.random.default_rng(seed).normal(size=(1, 8, 16, 16)).astype(np.float32) for seed in range(8)]
+    recipe = without_fallback(find_preset("RECOMMENDED-CPU").recipe)
+    with trial_inputs(AutoInputs(layers(tmp_path), samples, store=None), recipe) as inputs:
+        trials = Trials(inputs, find_effort("default"), tmp_path / "trials")
+        attempt = trials.run(Proposal("start", recipe))
+        assert attempt.closeness is not None
+        assert trials.expected(recipe) == 0.0
+        selection = replace(recipe.plan.selection, exclude=("y",))
+        changed = replace(recipe, plan=replace(recipe.plan, selection=selection))
+        assert 0.0 < trials.expected(untuned(changed)) < trials.expected(changed) < 2 * attempt.seconds
