@@ -174,7 +174,6 @@ class Trials:
         if self.is_swapped:
             self._halves.append(_Half(inputs, self.held_out, self.fit, folder / "second"))
         self._started = time.process_time()
-        self._spent = 0.0
         self._known: dict[Recipe, Attempt] = {}
 
     @property
@@ -209,7 +208,8 @@ class Trials:
         """
         seconds = sum(half.expected(recipe) for half in self._halves)
         elapsed = sum(half.elapsed for half in self._halves)
-        return seconds * (self._spent / elapsed if elapsed else 1.0)
+        spent = sum(attempt.seconds for attempt in self._known.values())
+        return seconds * (spent / elapsed if elapsed else 1.0)
 
     def known(self, recipe: Recipe) -> Attempt | None:
         """Return the attempt with an equal recipe, if there was one."""
@@ -225,7 +225,6 @@ class Trials:
         if known is not None:
             return Attempt(proposal, known.closeness, 0.0, known.error)
         attempt = self._known[proposal.recipe] = self._run(proposal, on_all=False)
-        self._spent += attempt.seconds
         return attempt
 
     def run_on_all(self, proposal: Proposal) -> Attempt:
