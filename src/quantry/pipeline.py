@@ -11,6 +11,7 @@ from quantry.data.calibration_data import CalibrationData
 from quantry.data.subset import spread_split
 from quantry.emit import emit, place_bodies
 from quantry.equalize import (
+    Types,
     absorb,
     absorb_needs,
     equalize,
@@ -275,25 +276,22 @@ def _run_equalize(
     Returns:
         The prepared model and what each stage made of it, in order.
     """
-    models, options = [prepared], recipe.equalize
+    models, options, types = [prepared], recipe.equalize, Types.of(recipe.plan)
     converted = run_convert(prepared, recipe, memo)
     if converted is not prepared:
         models.append(converted)
     if options.rotate is not None:
         models.append(memo.run(rotate, models[-1], options.rotate))
-    if options.smooth is not None:
-        needs = smooth_needs(models[-1].value, options.smooth)
-        seen = memo.run(observe, models[-1], _opened(data), recipe.observe, needs)
-        activation = None if recipe.plan.weights_only else recipe.plan.activation
-        types = activation, recipe.plan.weight, recipe.plan.bias
-        models.append(memo.run(smooth, models[-1], seen, options.smooth, *types))
-    if options.cross_layer is not None:
-        models.append(memo.run(equalize, models[-1], EqualizeOptions(options.cross_layer)))
     if options.joint is not None:
         needs = joint_needs(models[-1].value)
         seen = memo.run(observe, models[-1], _opened(data), recipe.observe, needs)
-        types = recipe.plan.activation, recipe.plan.weight, recipe.plan.bias
-        models.append(memo.run(equalize_jointly, models[-1], seen, options.joint, *types))
+        models.append(memo.run(equalize_jointly, models[-1], seen, options.joint, types))
+    if options.smooth is not None:
+        needs = smooth_needs(models[-1].value, options.smooth, options.joint is not None)
+        seen = memo.run(observe, models[-1], _opened(data), recipe.observe, needs)
+        models.append(memo.run(smooth, models[-1], seen, options.smooth, types, options.joint is not None))
+    if options.cross_layer is not None:
+        models.append(memo.run(equalize, models[-1], EqualizeOptions(options.cross_layer)))
     if options.absorb is not None:
         needs = absorb_needs(models[-1].value, options.absorb)
         seen = memo.run(observe, models[-1], _opened(data), recipe.observe, needs)
@@ -304,8 +302,7 @@ def _run_equalize(
         models.append(memo.run(group_channels, models[-1], options.groups, recipe.plan.weight))
     if options.powers is not None:
         seen = memo.run(observe, models[-1], _opened(data), recipe.observe)
-        types = recipe.plan.activation, recipe.plan.weight, recipe.plan.bias
-        models.append(memo.run(fit_powers, models[-1], seen, options.powers, *types))
+        models.append(memo.run(fit_powers, models[-1], seen, options.powers, types))
     return tuple(models)
 
 

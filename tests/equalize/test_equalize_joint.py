@@ -11,9 +11,18 @@ from tests.onnx_oracle import from_text, run
 
 import quantry
 from quantry.equalize.channel_labels import ChannelLabels
-from quantry.equalize.geometric_program import SharedScale, WeightScale, log_sum, minimized
+from quantry.equalize.geometric_program import InverseScale, SharedScale, WeightScale, log_sum, minimized
 from quantry.equalize.reshaped_labels import reshaped
-from quantry.recipe import PRESETS, CrossLayer, EqualizeOptions, EvaluateOptions, JointEqualization, TuneOptions
+from quantry.errors import RecipeError
+from quantry.recipe import (
+    PRESETS,
+    CrossLayer,
+    EqualizeOptions,
+    EvaluateOptions,
+    JointEqualization,
+    SmoothQuant,
+    TuneOptions,
+)
 
 PLAIN = {
     name: replace(
@@ -48,7 +57,13 @@ BODIES = {
     "pad and resize": "c = Relu(a) e = Pad(c, pads) f = Resize(e, , scales) d = Conv(f, v, q)",
     "mean over positions": "c = Relu(a) e = ReduceMean <axes = [2,3], keepdims = 0> (c) f = Unsqueeze(e, last) "
     "d = Unsqueeze(f, lasts)",
-    "function in between": "s = Sigmoid(a) c = Mul(a, s) d = Conv(c, v, q)",
+    "function in between": "s = Sigmoid(a) d = Conv(s, v, q)",
+    "SiLU": "s = Sigmoid(a) c = Mul(a, s) d = Conv(c, v, q)",
+    "HardSwish": "s = HardSigmoid <alpha = 0.1667> (a) f = Mul(s, six) c = Mul(f, a) d = Conv(c, v, q)",
+    "GELU": "m = Div(a, six) s = Erf(m) f = Add(s, one_number) g = Mul(a, f) c = Div(g, six) d = Conv(c, v, q)",
+    "gates that meet": "s = Sigmoid(a) c = Mul(a, s) e = Conv(c, v, q) f = Sigmoid(e) g = Mul(e, f) d = Add(c, g)",
+    "gate that is also read elsewhere": "s = Sigmoid(a) c = Mul(a, s) e = Conv(s, v, q) d = Add(c, e)",
+    "gate of another tensor": "b = Relu(a) s = Sigmoid(b) e = Conv(b, v, q) d = Mul(e, s)",
     "maximum": "c = Relu(a) e = Conv(c, v, q) f = Max(c, e) d = Sub(f, c)",
     "constants of lower rank on other axes": "c = Add(a, row) e = Max(c, plane) d = Conv(e, v, q)",
     "interpolated channels": 'c = Relu(a) e = Squeeze(c, zeroth) f = Resize <mode = "linear"> (e, , twice) '
@@ -76,7 +91,8 @@ def network(body: str, seed: int = 2) -> onnx.ModelProto:
     constants |= {"row": weight(random, 8), "plane": weight(random, 8, 8), "cube": weight(random, 1, 1, 8)}
     constants |= {"square": weight(random, 8, 8), "square2": weight(random, 8, 8), "w2": weight(random, 8, 3, 1, 1)}
     text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[1,3,8,8] x) => (float y)
-        <float zero = {{0}}, float six = {{6}}, int64[5] halves = {{1,2,4,8,8}}, int64[4] whole = {{1,8,8,8}},
+        <float zero = {{0}}, float six = {{6}}, float one_number = {{1}},
+         int64[5] halves = {{1,2,4,8,8}}, int64[4] whole = {{1,8,8,8}},
          int64[2] fours = {{4,4}}, int64[1] one = {{1}}, int64[1] seven = {{7}}, int64[1] two = {{2}},
          int64[2] odd = {{5,7}}, int64[8] pads = {{0,0,1,1,0,0,1,1}}, float[4] scales = {{1,1,2,2}},
          int64[1] last = {{2}}, int64[1] lasts = {{3}}, int64[1] zeroth = {{0}}, float[3] twice = {{2,1,1}},
@@ -156,6 +172,61 @@ def test_no_factor_passes_a_sigmoid() -> None:
     assert any("Sigmoid does not pass factors on" in note for note in result.notes)
 
 
+def _products(body: str, options: JointEqualization) -> int:
+    """Return the number of multiplications that are inserted."""
+    recipe = replace(PLAIN["XINT8"], equalize=EqualizeOptions(joint=options))
+    result = quantry.quantize(network(BODIES[body]), samples(1), recipe, store=None)
+    graphs = (stage.value.model.graph for stage in (result.stages.prepared, result.stages.equalized))
+    before, after = (sum(node.op_type == "Mul" for node in graph) for graph in graphs)
+    return after - before
+
+
+@pytest.mark.parametrize(
+    ("body", "gates"),
+    [
+        ("SiLU", 1),
+        ("HardSwish", 1),
+        ("GELU", 1),
+        ("gates that meet", 2),
+        ("gate that is also read elsewhere", 0),
+        ("gate of another tensor", 0),
+        ("squeeze and excitation", 0),
+    ],
+)
+def test_a_factor_passes_a_gate_by_a_multiplication(body: str, gates: int) -> None:
+    assert len(labels_of(body).gates) == gates
+    assert _products(body, JointEqualization(gain=1.0)) == gates
+
+
+def test_gates_lose_less_where_channels_are_uneven() -> None:
+    found = np.array(
+        [
+            [_sqnr(network(BODIES["gates that meet"], seed), recipe) for recipe in (PLAIN["XINT8"], JOINT["XINT8"])]
+            for seed in range(6)
+        ]
+    )
+    plain, joint = found.mean(axis=0)
+    assert joint > plain + 0.5
+
+
+def test_a_multiplication_must_pay() -> None:
+    assert _products("SiLU", JointEqualization(gain=1e9)) == 0
+    with pytest.raises(RecipeError, match=r"JointEqualization.gain must be at least 1, got 0.5"):
+        JointEqualization(gain=0.5)
+
+
+def test_smoothquant_divides_only_what_joint_equalization_could_not() -> None:
+    recipe = replace(PLAIN["CPU_INT8"], equalize=EqualizeOptions(smooth=SmoothQuant(), joint=JointEqualization()))
+    both = quantry.quantize(network(BODIES["SiLU"]), samples(1), recipe, store=None)
+    assert any(
+        "no SmoothQuant in front of 2 layers: joint equalization chose their factors" in note for note in both.notes
+    )
+    alone = quantry.quantize(network(BODIES["SiLU"]), samples(1), JOINT["CPU_INT8"], store=None)
+    assert both.to_bytes() != alone.to_bytes()  # the recipe is part of the model
+    first, second = (run(result.stages.equalized.value.model, samples(1)[0])["y"] for result in (both, alone))
+    np.testing.assert_array_equal(first, second)
+
+
 def test_types_that_are_not_integers_change_nothing() -> None:
     recipe = replace(PRESETS["FP16"].recipe, equalize=EqualizeOptions(joint=JointEqualization()))
     result = quantry.quantize(network(BODIES["Relu"]), samples(1), recipe, store=None)
@@ -231,19 +302,22 @@ def _terms(random: np.random.Generator, *, per_channel: bool) -> list:
     layer = WeightScale(
         peaks, energy, importance, places[:6].reshape(2, 3), places[6:].reshape(2, 4), 0.3, per_channel=per_channel
     )
-    return [layer, SharedScale(random.uniform(0.1, 3, 5), random.uniform(0.1, 2, 5), random.integers(0, 6, 5), -0.2)]
+    inverse = InverseScale(random.uniform(0.1, 2, 5), random.integers(0, 6, 5), 0.1)
+    shared = SharedScale(random.uniform(0.1, 3, 5), random.uniform(0.1, 2, 5), random.integers(0, 6, 5), -0.2)
+    return [layer, shared, inverse]
 
 
+@pytest.mark.parametrize("power", [1.0, 0.25])
 @pytest.mark.parametrize("per_channel", [False, True])
-def test_the_slope_is_that_of_the_value(per_channel: bool) -> None:
+def test_the_slope_is_that_of_the_value(per_channel: bool, power: float) -> None:
     random = np.random.default_rng(3)
     terms = _terms(random, per_channel=per_channel)
     u = np.concatenate([[0.0], random.normal(0, 0.3, 5)])
-    slope = log_sum(terms, u)[1]
+    slope = log_sum(terms, u, power)[1]
     for place in range(1, 6):
         step = np.zeros(6)
         step[place] = 1e-5
-        measured = (log_sum(terms, u + step)[0] - log_sum(terms, u - step)[0]) / 2e-5
+        measured = (log_sum(terms, u + step, power)[0] - log_sum(terms, u - step, power)[0]) / 2e-5
         assert slope[place] == pytest.approx(measured, abs=1e-6)
 
 

@@ -21,6 +21,7 @@ from quantry.data.open_data import calibration_data
 from quantry.data.sample_cache import SampleCache
 from quantry.emit import emit, place_bodies
 from quantry.equalize import (
+    Types,
     absorb,
     absorb_needs,
     equalize,
@@ -247,7 +248,7 @@ def _scale_digests() -> Iterator[tuple[str, str, Digest]]:
 def _smoothed() -> FloatModel:
     options = SmoothQuant(alpha=0.5)
     seen = observe(_prepared("conv"), _data("conv"), ObserveOptions(), smooth_needs(_prepared("conv"), options))
-    return smooth(_prepared("conv"), seen, options, TensorSpec(), TensorSpec())
+    return smooth(_prepared("conv"), seen, options, Types(TensorSpec(), TensorSpec()))
 
 
 def _rewrite_digests() -> Iterator[tuple[str, str, Digest]]:
@@ -260,10 +261,10 @@ def _rewrite_digests() -> Iterator[tuple[str, str, Digest]]:
     grouping = ChannelGroups(gain=1.5, tolerance=0.0)
     yield "group_channels", "uneven", fingerprint(group_channels(model, grouping, TensorSpec()))
     powers = TensorSpec(scale=PowerOfTwoScale())
-    yield "fit_powers", "uneven", fingerprint(fit_powers(model, seen, FitPowers(), powers, powers, OwnBias(powers)))
+    types = Types(powers, powers, OwnBias(powers))
+    yield "fit_powers", "uneven", fingerprint(fit_powers(model, seen, FitPowers(), types))
     channels = observe(model, data, ObserveOptions(), joint_needs(model))
-    types = powers, powers, OwnBias(powers)
-    yield "joint", "uneven", fingerprint(equalize_jointly(model, channels, JointEqualization(), *types))
+    yield "joint", "uneven", fingerprint(equalize_jointly(model, channels, JointEqualization(), types))
     yield "rotate", "residual", fingerprint(rotate(prepare(model_source(residual()), PrepareOptions()), Rotation()))
 
 

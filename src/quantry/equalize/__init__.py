@@ -8,8 +8,10 @@ from quantry.equalize.joint import equalize_jointly, joint_needs
 from quantry.equalize.rotate import rotate
 from quantry.equalize.smooth import smooth, smooth_needs
 from quantry.equalize.split_outliers import split_outliers
+from quantry.equalize.types import Types
 
 __all__ = [
+    "Types",
     "absorb",
     "absorb_needs",
     "equalize",

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from quantry.equalize.gates import Gate, is_gate
 from quantry.equalize.linear_layer import LinearLayer, linear_layer
 from quantry.equalize.reshaped_labels import Length, reshaped
 from quantry.graph.edit import bounds_of, constant_of, int_of, string_of
@@ -99,6 +100,7 @@ class ChannelLabels:
         layers: Layers in the order of the graph.
         constants: Constant operands of sums.
         clips: Clips with an upper bound. Channels that reach it are not joined here, because that needs statistics.
+        gates: Functions whose results are multiplied with their inputs; they must read them without factors.
         reasons: Number of nodes that no factor passes, by reason.
     """
 
@@ -107,6 +109,7 @@ class ChannelLabels:
         self.layers: list[LabelledLayer] = []
         self.constants: list[LabelledConstant] = []
         self.clips: list[LabelledClip] = []
+        self.gates: list[Gate] = []
         self.reasons: Counter[str] = Counter()
         self._parents = [_FIXED]
         self._added_biases: set[ir.Node] = set()
@@ -201,6 +204,8 @@ class ChannelLabels:
         if node.op_type in LINEAR and isinstance(layer := linear_layer(node), LinearLayer):
             self._follow_layer(layer)
             return
+        if self._follow_gate(node):
+            return
         row = facts(node)
         rule = _RULES.get(node.op_type)
         if rule is not None:
@@ -218,6 +223,18 @@ class ChannelLabels:
             if not _fit(labels, value) or labels.size > _MOST_LABELS:
                 raise _UnfollowedError(f"the shape of what {node.op_type} computes is not known")
             self.of[value] = labels
+
+    def _follow_gate(self, node: ir.Node) -> bool:
+        """Return whether a node is a gate; its result then has the factor 1."""
+        source = node.inputs[0] if node.inputs else None
+        axis = None if source is None else self.axis_of(source)
+        if source is None or axis is None or self.are_fixed(self.of[source]).any():
+            return False
+        if not is_gate(node, lambda value: value in self.of and np.array_equal(self.of[value], self.of[source])):
+            return False
+        self.gates.append(Gate(node, self.of[source].reshape(-1), axis))
+        self._set_fixed(node.outputs[0])
+        return True
 
     def _labels(self, value: ir.Value | None) -> Labels:
         """Return the labels of a tensor that is not a constant."""

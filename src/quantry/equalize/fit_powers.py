@@ -19,6 +19,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.equalize.linear_layer import LinearLayer, array_of, linear_layer, store_array, store_input
+from quantry.equalize.types import Types
 from quantry.graph.edit import FreshNames, constant_of
 from quantry.graph.float_model import FloatModel
 from quantry.graph.joined import Joined
@@ -29,7 +30,7 @@ from quantry.memo import stage
 from quantry.numerics.histogram import TensorStats, mean_square
 from quantry.numerics.rounding import round_and_clip
 from quantry.observe import Statistics
-from quantry.recipe import Bias, FitPowers, OwnBias, PerTensor, PowerOfTwoScale, TensorSpec
+from quantry.recipe import FitPowers, PerTensor, PowerOfTwoScale, TensorSpec
 from quantry.runtime.environment import depends_on
 
 _SUMS = ("Add", "Sub", "Sum", "Max", "Min", "Concat", "Mean")
@@ -45,14 +46,16 @@ _GAIN = 0.01
 """Smaller gains of the estimated error change nothing."""
 
 
+def _are_powers(*specs: TensorSpec) -> bool:
+    return all(isinstance(spec.scale, PowerOfTwoScale) for spec in specs)
+
+
 @stage(name="fit_powers", version=1, environment=depends_on("onnx_ir", "numpy"))
 def fit_powers(
     model: FloatModel,
     statistics: Statistics,
     options: FitPowers,
-    activation: TensorSpec,
-    weight: TensorSpec,
-    bias: Bias | None = None,
+    types: Types,
 ) -> FloatModel:
     """Return a model that computes the same, whose tensors fill the ranges of power-of-two scales better.
 
@@ -60,17 +63,16 @@ def fit_powers(
         model: The model; it is not modified.
         statistics: Its statistics.
         options: How to search.
-        activation: Type of activations.
-        weight: Type of weights.
-        bias: Type of biases; None if they have no scale of their own.
+        types: Types of the model's tensors.
     """
-    if not all(spec.dtype.is_integer and isinstance(spec.scale, PowerOfTwoScale) for spec in (activation, weight)):
+    activation, weight = types.activation, types.weight
+    if activation is None or not types.all_integers or not _are_powers(activation, weight):
         note = "power-of-two fit: nothing was changed, because not all scales are powers of two"
         return FloatModel(model.model, (note,))
     copy = model.model.clone()
     groups, reasons = find_groups(copy)
     fit = _Fit(groups, statistics, options.candidates)
-    fit.add_errors(activation, weight, bias.spec if isinstance(bias, OwnBias) else None)
+    fit.add_errors(activation, weight, types.own_bias)
     before, after = fit.search(options.sweeps)
     left = (f"no power-of-two fit of {count} tensors: {reason}" for reason, count in sorted(reasons.items()))
     if after > before * (1 - _GAIN):

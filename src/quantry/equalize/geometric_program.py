@@ -61,6 +61,27 @@ class SharedScale:
 
 
 @dataclass(frozen=True, eq=False)
+class InverseScale:
+    """The error of the inverse factors, which share a scale: ``max(exp(-u))**2 * sum(g exp(2 u))``.
+
+    Attributes:
+        importance: (n,) what the square of a relative error counts, not all 0.
+        places: (n,) positions in ``u``.
+        level: Logarithm of a constant factor.
+    """
+
+    importance: Floats
+    places: np.ndarray
+    level: float
+
+    def evaluate(self, u: Floats) -> tuple[float, list[Slope]]:
+        """Return the logarithm of the term and its slope."""
+        mirrored = SharedScale(np.ones(len(self.places)), self.importance, self.places, self.level)
+        value, slopes = mirrored.evaluate(-u)
+        return value, [(places, -slope) for places, slope in slopes]
+
+
+@dataclass(frozen=True, eq=False)
 class WeightScale:
     """The error of a weight: ``max(p exp(u_out - u_in))**2 * sum(e exp(2 u_in)) * sum(g exp(-2 u_out))``.
 
@@ -110,16 +131,17 @@ class WeightScale:
         return float(self.level + np.log(total)), [(self.inputs, slope)]
 
 
-def log_sum(terms: Sequence[Term], u: Floats) -> tuple[float, Floats]:
-    """Return the logarithm of the sum of all terms, and its slope.
+def log_sum(terms: Sequence[Term], u: Floats, power: float = 1.0) -> tuple[float, Floats]:
+    """Return the logarithm of the power mean of all terms times a constant, and its slope.
 
     Args:
         terms: The terms, at least one.
         u: (n,) logarithms of all factors; the first is 0.
+        power: 1 is the sum of the terms. With a smaller power, small terms count more.
     """
     found = [term.evaluate(u) for term in terms]
     values = np.array([value for value, _ in found])
-    shares = np.exp(values - values.max())
+    shares = np.exp(power * (values - values.max()))
     total = shares.sum()
     every = [
         (places.reshape(-1), share * part.reshape(-1))
@@ -130,7 +152,7 @@ def log_sum(terms: Sequence[Term], u: Floats) -> tuple[float, Floats]:
     places, weights = (np.concatenate(column) for column in zip(*every, strict=True))
     slope = np.bincount(places, weights, minlength=len(u))
     slope[0] = 0.0
-    return float(values.max() + np.log(total)), slope
+    return float(values.max() + np.log(total) / power), slope
 
 
 _REMEMBERED = 12

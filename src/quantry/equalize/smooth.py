@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
+from quantry.equalize.channel_labels import ChannelLabels
 from quantry.equalize.folding import Fold, ScaleConstant, find_fold, insert_product
 from quantry.equalize.linear_layer import LinearLayer, array_of, bias_magnitude, linear_layer
 from quantry.equalize.smooth_factors import (
@@ -20,13 +21,14 @@ from quantry.equalize.smooth_factors import (
     smooth_factors,
     within_bound,
 )
+from quantry.equalize.types import Types
 from quantry.graph.edit import FreshNames
 from quantry.graph.float_model import FloatModel
 from quantry.graph.weights import rebuilt, tensor_from_array
 from quantry.memo import stage
 from quantry.numerics.histogram import mean_square
 from quantry.observe import Needs, Statistics
-from quantry.recipe import Bias, OwnBias, PerGroup, PerTensor, SmoothQuant, TensorSpec
+from quantry.recipe import PerGroup, PerTensor, SmoothQuant
 from quantry.runtime.environment import depends_on
 
 
@@ -97,25 +99,25 @@ class Site:
         return tuple(layer.node for layer in self.layers)
 
 
-def smooth_needs(model: FloatModel, options: SmoothQuant) -> Needs:
+def smooth_needs(model: FloatModel, options: SmoothQuant, equalized: bool = False) -> Needs:
     """Return the statistics of activations that smoothing needs.
 
     Args:
         model: The model to smooth.
         options: Which operators.
+        equalized: Whether joint equalization chose factors before.
     """
-    sites, _ = find_sites(model.model, options)
+    sites, _ = find_sites(model.model, options, equalized)
     return Needs(tuple((site.value.name or "", site.axis) for site in sites))
 
 
-@stage(name="smooth", version=6, environment=depends_on("onnx_ir", "numpy"))
+@stage(name="smooth", version=7, environment=depends_on("onnx_ir", "numpy"))
 def smooth(
     model: FloatModel,
     statistics: Statistics,
     options: SmoothQuant,
-    activation: TensorSpec | None,
-    weight: TensorSpec,
-    bias: Bias | None = None,
+    types: Types,
+    equalized: bool = False,
 ) -> FloatModel:
     """Return a model that computes the same, with fewer outliers in its activations.
 
@@ -125,11 +127,12 @@ def smooth(
         model: The prepared model; it is not modified.
         statistics: Its statistics, including what `smooth_needs` asks for.
         options: What to do.
-        activation: Type of activations; None if they stay float, which is AWQ: only the error of weights counts.
-        weight: Type of weights.
-        bias: Type of biases; None if they have no scale of their own.
+        types: Types of the model's tensors. If activations stay float, only the error of weights counts, as in AWQ.
+        equalized: Whether joint equalization chose factors before. What it chose is better than what is chosen for one
+            tensor at a time, so only tensors whose channels could not have factors there are divided.
     """
-    if not weight.dtype.is_integer or (activation is not None and not activation.dtype.is_integer):
+    activation, weight = types.activation, types.weight
+    if not types.all_integers:
         note = "SmoothQuant: nothing was changed, because types that are not integers represent outliers well"
         return FloatModel(model.model, (note,))
     copy = model.model.clone()
@@ -138,18 +141,19 @@ def smooth(
         None if activation is None else Rounding(activation.dtype.bits, activation.symmetric),
         Rounding(weight.dtype.bits, weight.symmetric, not isinstance(weight.granularity, PerTensor), group),
     )
-    own = Rounding(bias.spec.dtype.bits, bias.spec.symmetric) if isinstance(bias, OwnBias) else None
+    own = None if types.own_bias is None else Rounding(types.own_bias.dtype.bits, types.own_bias.symmetric)
     smoother = _Smoother(copy, statistics, options, roundings)
     reasons: Counter[str] = Counter()
     # Dividing a tensor changes the weights that compute it, and so the best factors of the tensors before it.
     for _ in range(options.sweeps):
-        sites, reasons = find_sites(copy, options)
+        sites, reasons = find_sites(copy, options, equalized)
         smoother.sweep(sites, own)
     return FloatModel(rebuilt(copy), smoother.notes(reasons))
 
 
-def find_sites(model: ir.Model, options: SmoothQuant) -> tuple[list[Site], Counter[str]]:
+def find_sites(model: ir.Model, options: SmoothQuant, equalized: bool = False) -> tuple[list[Site], Counter[str]]:
     """Return the tensors that layers read, in the order of the graph, and the number of others by reason."""
+    labels = ChannelLabels(model) if equalized else None
     found: dict[ir.Value, list[ir.Node]] = {}
     for node in model.graph:
         source = node.inputs[0] if node.inputs else None
@@ -158,6 +162,8 @@ def find_sites(model: ir.Model, options: SmoothQuant) -> tuple[list[Site], Count
     sites, reasons = [], Counter[str]()
     for value, nodes in found.items():
         site = _site(value, nodes)
+        if labels is not None and value in labels.of and not labels.are_fixed(labels.of[value]).all():
+            site = "joint equalization chose their factors"
         if isinstance(site, str):
             reasons[site] += 1
         else:

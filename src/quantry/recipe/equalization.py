@@ -214,14 +214,19 @@ class JointEqualization(Checked):
 
     Attributes:
         iterations: Maximum number of steps of the search.
+        gain: Factors pass SiLU and similar gates by a multiplication. It is inserted where the estimated error of what
+            has these factors falls by at least this factor.
     """
 
-    iterations: int = 100
+    iterations: int = 150
+    gain: float = 4.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.iterations < 1:
             raise RecipeError(f"JointEqualization.iterations must be at least 1, got {self.iterations!r}")
+        if not self.gain >= 1:
+            raise RecipeError(f"JointEqualization.gain must be at least 1, got {self.gain!r}")
 
 
 @dataclass(frozen=True)

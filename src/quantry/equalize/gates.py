@@ -1,0 +1,136 @@
+r"""Gates: functions of a tensor whose results are multiplied with that tensor, as in SiLU, HardSwish and GELU.
+
+::
+
+    y = x * g(x)      =      y' = x' * g(x' / s),   x' = s x,   y' = s y
+
+::
+
+    x -----------> Mul -> y            x' -----------------------> Mul -> y'
+     \-> g(x) -----^                    \-> Mul(1 / s) -> g -------^
+
+A factor passes a gate if the function reads its input without the factor, which takes one multiplication.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from quantry.equalize.folding import insert_product
+from quantry.equalize.linear_layer import array_of, is_own, store_array
+from quantry.graph.edit import FreshNames, constant_of
+from quantry.graph.operators import STANDARD_DOMAINS, facts
+
+_STEEPEST, _MOST = 0.25, 1.0
+"""An error of x by the fraction e changes y = x * g(x) by up to e * x * x times the slope of g. The slope of a Sigmoid
+is at most 0.25, and 0 for large x, so the change is never more than about e."""
+
+
+@dataclass(frozen=True, eq=False)
+class Gate:
+    """A gate whose input has factors.
+
+    Attributes:
+        node: The function.
+        labels: (channels,) labels of the channels that it reads.
+        axis: Axis of the channels.
+    """
+
+    node: ir.Node
+    labels: np.ndarray
+    axis: int
+
+    @property
+    def source(self) -> ir.Value:
+        """The tensor that the function reads."""
+        value = self.node.inputs[0]
+        assert value is not None
+        return value
+
+    def restore(self, factors: np.ndarray, names: FreshNames) -> None:
+        """Divide what the function reads by factors, in a constant that multiplies it already or with a new Mul."""
+        if np.all(factors == 1.0):
+            return
+        constant = self._constant()
+        if constant is None:
+            insert_product(self.source, [self.node], 1.0 / factors, self.axis, names)
+            return
+        array = array_of(constant)
+        store_array(constant, (array / factors.reshape(array.shape)).astype(array.dtype))
+
+    def _constant(self) -> ir.Value | None:
+        """Return the constant with one value per channel by which only this function's input is multiplied."""
+        product = self.source.producer()
+        if product is None or product.op_type != "Mul" or len(self.source.uses()) != 1:
+            return None
+        rank = 0 if self.source.shape is None else len(self.source.shape)
+        shape = tuple(len(self.labels) if axis == self.axis else 1 for axis in range(rank))
+        for value in product.inputs:
+            if value is not None and is_own(value) and array_of(value).shape == shape:
+                return value
+        return None
+
+
+def is_gate(node: ir.Node, is_alike: Callable[[ir.Value], bool]) -> bool:
+    """Whether a node is a function whose result is multiplied with its input, perhaps after other functions.
+
+    Args:
+        node: The node.
+        is_alike: Whether the channels of a tensor have the same factors as those of the node's input.
+    """
+    if not _is_function(node) or facts(node).homogeneous is not False:
+        return False
+    waiting, met = [node.outputs[0]], False
+    while waiting:
+        value = waiting.pop()
+        if value.is_graph_output():
+            return False
+        for reader in (use.node for use in value.uses()):
+            others = [other for other in reader.inputs if other is not None and other is not value]
+            if reader.op_type == "Mul" and any(constant_of(other) is None and is_alike(other) for other in others):
+                met = True
+            elif _is_function(reader):
+                waiting.append(reader.outputs[0])
+            else:
+                return False
+    return met
+
+
+def _is_function(node: ir.Node) -> bool:
+    """Whether a node computes every element from one element and constant numbers."""
+    if node.domain not in STANDARD_DOMAINS or facts(node).scalar is None:
+        return False
+    computed = [value for value in node.inputs if value is not None and constant_of(value) is None]
+    constants = [constant_of(value) for value in node.inputs if value is not None]
+    return len(computed) == 1 and all(constant is None or constant.size == 1 for constant in constants)
+
+
+def sensitivity(energy: np.ndarray) -> np.ndarray:
+    """Return how much the square of a relative error of a gate's factors counts in its product.
+
+    Args:
+        energy: (channels,) mean squares of what the function reads.
+    """
+    result: np.ndarray = np.minimum(_STEEPEST * energy, _MOST) ** 2
+    return result
+
+
+def connected(places: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return the factors of gates that share factors, directly or through other gates, as sets without 0.
+
+    Args:
+        places: For each gate the numbers of its factors.
+    """
+    sets: list[set[int]] = []
+    for own in places:
+        together = set(own[own > 0].tolist())
+        apart = []
+        for other in sets:
+            if together & other:
+                together |= other
+            else:
+                apart.append(other)
+        sets = [*apart, together]
+    return [np.array(sorted(one)) for one in sets if one]

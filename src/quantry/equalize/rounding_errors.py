@@ -1,0 +1,302 @@
+"""What rounding costs a model whose channels have factors, and the factors with which it costs least."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from quantry.equalize.channel_labels import ChannelLabels, LabelledLayer
+from quantry.equalize.fit_powers import is_rounded
+from quantry.equalize.gates import Gate, connected, sensitivity
+from quantry.equalize.geometric_program import NORM, InverseScale, SharedScale, Term, WeightScale, log_sum, minimized
+from quantry.equalize.linear_layer import LinearLayer, array_of, bias_magnitude
+from quantry.equalize.types import Types
+from quantry.graph.joined import Joined
+from quantry.graph.operators import Family, facts
+from quantry.numerics.histogram import mean_square
+from quantry.observe import Statistics
+from quantry.recipe import JointEqualization, PerTensor, PowerOfTwoScale, TensorSpec
+
+Floats = np.ndarray
+"""float64."""
+
+_FARTHEST = 7.0
+"""Logarithms of factors stay within this; larger ones belong to channels that do nothing."""
+
+_PULL = 1e-6
+"""What the square of a logarithm counts, so that channels without any effect keep their factor."""
+
+_LEAST_POWER = 1e-6
+"""Share of the mean energy of a layer's outputs that a channel at least counts with."""
+
+_POWERS = (0.25, 0.5, 1.0)
+"""The sum of the errors has steep slopes for the largest ones and almost none for the others, which then stay where
+they are. So power means that count small errors too come first."""
+
+
+def observed_tensors(labels: ChannelLabels) -> Iterator[tuple[ir.Value, int]]:
+    """Yield the tensors whose channels count, with the axis of the channels."""
+    read = {layer.layer.node.inputs[0] for layer in labels.layers}
+    clipped = {clip.node.outputs[0] for clip in labels.clips}
+    for value in labels.of:
+        axis = labels.axis_of(value)
+        if axis is not None and value.name and (value in read or value in clipped or _is_rounded(value)):
+            yield value, axis
+
+
+def _is_rounded(value: ir.Value) -> bool:
+    """Whether a tensor is likely to be rounded with a scale of its own."""
+    producer = value.producer()
+    if producer is None or facts(producer).family is Family.LOOKUP:
+        return False
+    readers = [use.node for use in value.uses()]
+    # Parts of a Concat are rounded with its scale, so its result stands for all of them.
+    if readers and all(facts(reader).family is Family.JOIN for reader in readers):
+        return False
+    return is_rounded(value)
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelNumbers:
+    """What was observed of the channels of a tensor, float64 [C] each.
+
+    Attributes:
+        peak: Largest magnitudes.
+        high: Largest values.
+        energy: Mean squares.
+        active: Shares of values other than 0.
+    """
+
+    peak: Floats
+    high: Floats
+    energy: Floats
+    active: Floats
+
+
+class ObservedChannels:
+    """What was observed of the channels of all tensors."""
+
+    def __init__(self, statistics: Statistics) -> None:
+        self._statistics = statistics
+
+    def of(self, value: ir.Value | None, count: int) -> ChannelNumbers | None:
+        """Return what was observed of a tensor; None if nothing was.
+
+        Args:
+            value: The tensor.
+            count: Number of channels. Where they were not observed one by one, all are like the whole tensor.
+        """
+        stats = self._statistics.tensors.get("" if value is None else value.name or "")
+        if stats is None or not stats.finite_count:
+            return None
+        channels = stats.channels
+        if channels is None or len(channels.minima) != count:
+            peak = max(abs(stats.minimum), abs(stats.maximum))
+            numbers = peak, stats.maximum, mean_square(stats), 1.0
+            return ChannelNumbers(*(np.full(count, number) for number in numbers))
+        low, high = channels.minima.astype(np.float64), channels.maxima.astype(np.float64)
+        each = stats.count / count
+        return ChannelNumbers(
+            np.maximum(np.abs(low), np.abs(high)), high, channels.squares / each, channels.nonzero / each
+        )
+
+
+class Importance:
+    """What the square of an error counts in each channel.
+
+    An error as large as all outputs of a layer counts 1, for every layer. Inside a layer, an output counts by what the
+    layers that read it make of an error.
+    """
+
+    def __init__(self, labels: ChannelLabels, observed: ObservedChannels) -> None:
+        places = labels.positions()
+        self._labels, self._places = labels, places
+        self.outputs: dict[LinearLayer, Floats] = {}
+        self._read: dict[ir.Value, Floats] = {}
+        self._counted = np.zeros(places.max() + 1)
+        # Backwards: the importance of a layer's outputs is known when all their readers have been visited.
+        for labelled in reversed(labels.layers):
+            layer, source = labelled.layer, labelled.layer.node.inputs[0]
+            seen = observed.of(source, layer.layout.inputs)
+            if source is None or seen is None:
+                continue
+            squares = np.square(_weights(layer)).sum(axis=-1)
+            groups, _, inputs = squares.shape
+            power = np.matmul(squares, seen.energy.reshape(groups, inputs, 1)).reshape(-1)
+            if not power.any():
+                continue
+            own = self.outputs[layer] = self._of_outputs(places[labelled.outputs], power)
+            # Rounding leaves zeros as they are, and errors in front of a Relu matter only where it is open.
+            read = np.matmul(own.reshape(groups, 1, -1), squares).reshape(-1) * seen.active
+            self._counted += np.bincount(places[labelled.inputs], read, minlength=len(self._counted))
+            # Where labels do not vary, layers may read the channels along different axes.
+            if labels.axis_of(source) is not None:
+                self._read[source] = self._read.get(source, 0.0) + read
+
+    def of_tensor(self, value: ir.Value) -> Floats:
+        """Return the importance of the channels of a tensor: in the layers that read it, or else its copies."""
+        direct = self._read.get(value)
+        if direct is not None:
+            return direct
+        places = self._places[self._labels.of[value].reshape(-1)]
+        return np.where(places > 0, self._counted[places], 0.0)
+
+    def _of_outputs(self, places: np.ndarray, power: Floats) -> Floats:
+        """Return the importance of a layer's outputs.
+
+        Args:
+            places: (outputs,) numbers of their factors.
+            power: (outputs,) energies.
+        """
+        power = np.maximum(power, _LEAST_POWER * power.mean())
+        relative = np.where(places > 0, self._counted[places], 0.0) * power
+        followed = places > 0
+        # Nothing is known about outputs whose readers were not followed: they count as much as others on average.
+        relative[~followed] = relative[followed].mean() if relative.any() else 1.0
+        if not relative.any():
+            relative[:] = 1.0
+        result: Floats = relative / relative.sum() / power
+        return result
+
+
+class RoundingErrors:
+    """The errors of all weights, biases and tensors whose channels have factors."""
+
+    def __init__(
+        self,
+        labels: ChannelLabels,
+        observed: ObservedChannels,
+        importance: Importance,
+        types: Types,
+    ) -> None:
+        self._places = labels.positions()
+        self._observed, self._importance = observed, importance
+        assert types.activation is not None
+        self._activation, self._weight, self._bias = types.activation, types.weight, types.own_bias
+        self.count = int(self._places.max())
+        self.terms: list[Term] = []
+        for labelled in labels.layers:
+            self._add_layer(labelled)
+        for values in self._with_one_scale(labels):
+            self._add_tensors(values, labels)
+        self._gates = labels.gates
+        for gate in labels.gates:
+            self._add_gate(gate)
+
+    def solved(self, options: JointEqualization) -> Floats:
+        """Return the logarithms of the best factors; the first one is 0, for everything that has no factor."""
+        free = np.ones(self.count + 1, dtype=bool)
+        found = self._minimized(np.zeros(self.count + 1), free, options.iterations)
+        for places in connected([self._places[gate.labels] for gate in self._gates]):
+            free[places] = self._loss_without(found, places) >= options.gain
+        # Neighbours of factors that do not pay for a multiplication are chosen again without them.
+        return found if free.all() else self._minimized(np.where(free, found, 0.0), free, options.iterations)
+
+    def _minimized(self, start: Floats, free: np.ndarray, iterations: int) -> Floats:
+        """Return the logarithms of the best factors if only some of them are free."""
+        u = start
+        for power in _POWERS:
+
+            def objective(u: Floats, power: float = power) -> tuple[float, Floats]:
+                value, slope = log_sum(self.terms, np.clip(u, -_FARTHEST, _FARTHEST), power)
+                return value + _PULL * float(u @ u), np.where(free, slope + 2 * _PULL * u, 0.0)
+
+            u = minimized(objective, u, max(1, iterations // len(_POWERS)))
+        found: Floats = np.clip(u, -_FARTHEST, _FARTHEST)
+        return found
+
+    def _loss_without(self, u: Floats, places: np.ndarray) -> float:
+        """Return by how much the errors of everything that has some of the factors grow without these factors."""
+        without = u.copy()
+        without[places] = 0.0
+        changed = np.zeros(len(u), dtype=bool)
+        changed[places] = True
+        before = after = 0.0
+        for term in self.terms:
+            value, slopes = term.evaluate(u)
+            if any(changed[own].any() for own, _ in slopes):
+                before += math.exp(value)
+                after += math.exp(term.evaluate(without)[0])
+        return after / before if before > 0 else 1.0
+
+    def _add_layer(self, labelled: LabelledLayer) -> None:
+        layer = labelled.layer
+        importance = self._importance.outputs.get(layer)
+        where_in, where_out = self._places[labelled.inputs], self._places[labelled.outputs]
+        seen = self._observed.of(layer.node.inputs[0], layer.layout.inputs)
+        if importance is None or seen is None or not (where_in.any() or where_out.any()):
+            return
+        weights = _weights(layer)
+        groups, outputs, inputs, taps = weights.shape
+        peaks = np.abs(weights).max(axis=-1)
+        highest = peaks.max()
+        self.terms.append(
+            WeightScale(
+                (peaks / highest) ** NORM,
+                seen.energy.reshape(groups, inputs) * taps,
+                importance.reshape(groups, outputs),
+                where_out.reshape(groups, outputs),
+                where_in.reshape(groups, inputs),
+                _level(self._weight) + 2 * np.log(highest),
+                not isinstance(self._weight.granularity, PerTensor),
+            )
+        )
+        if self._bias is not None and layer.bias is not None and where_out.any():
+            magnitude = bias_magnitude(array_of(layer.bias), len(importance))
+            if magnitude.any():
+                self.terms.append(SharedScale(magnitude, importance, where_out, _level(self._bias)))
+
+    def _add_gate(self, gate: Gate) -> None:
+        """Add the error of the constant by which the input of a gate is multiplied."""
+        seen = self._observed.of(gate.source, len(gate.labels))
+        if seen is None:
+            return
+        counted = self._importance.of_tensor(gate.source) * sensitivity(seen.energy)
+        if counted.any():
+            self.terms.append(InverseScale(counted, self._places[gate.labels], _level(self._activation)))
+
+    def _with_one_scale(self, labels: ChannelLabels) -> list[list[ir.Value]]:
+        """Return the tensors that are rounded, in lists that share a scale."""
+        rounded = [value for value, _ in observed_tensors(labels) if _is_rounded(value)]
+        if not isinstance(self._activation.scale, PowerOfTwoScale):
+            return [[value] for value in rounded]
+        # Integer NPUs copy, join and pool integers, so all tensors around such a node have one scale.
+        joined: Joined[ir.Value] = Joined()
+        for value in labels.of:
+            producer = value.producer()
+            npu = None if producer is None else facts(producer).npu
+            if producer is not None and npu is not None and (npu.moves or npu.align):
+                joined.join([value, *(part for part in producer.inputs if part in labels.of)])
+        found: dict[ir.Value, list[ir.Value]] = {}
+        for value in rounded:
+            found.setdefault(joined.root(value), []).append(value)
+        return list(found.values())
+
+    def _add_tensors(self, values: Sequence[ir.Value], labels: ChannelLabels) -> None:
+        peaks, importances, places = [], [], []
+        for value in values:
+            where = self._places[labels.of[value].reshape(-1)]
+            seen = self._observed.of(value, len(where))
+            if seen is not None:
+                peaks.append(seen.peak)
+                importances.append(self._importance.of_tensor(value))
+                places.append(where)
+        if not peaks:
+            return
+        peak, importance, where = np.concatenate(peaks), np.concatenate(importances), np.concatenate(places)
+        if where.any() and peak.any() and importance.any():
+            self.terms.append(SharedScale(peak, importance, where, _level(self._activation)))
+
+
+def _weights(layer: LinearLayer) -> Floats:
+    """Return the weights of a layer, (groups, outputs/groups, inputs/groups, kernel)."""
+    weights: Floats = layer.layout.view(np.ascontiguousarray(array_of(layer.weight))).astype(np.float64)
+    return weights
+
+
+def _level(spec: TensorSpec) -> float:
+    """Return the logarithm of the error of values up to 1: a twelfth of the square of a step."""
+    steps = 2 ** (spec.dtype.bits - 1) - 1 if spec.symmetric else 2**spec.dtype.bits - 1
+    return -float(np.log(12.0 * steps**2))
