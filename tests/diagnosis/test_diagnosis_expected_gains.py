@@ -53,9 +53,9 @@ def samples() -> list[dict[str, np.ndarray]]:
     return [{"x": random.normal(size=(1, WIDTH, 8, 8)).astype(np.float32)} for _ in range(12)]
 
 
-def untuned(*, smooth: bool) -> Recipe:
+def untuned(*, equalized: bool) -> Recipe:
     recipe = find_preset("RECOMMENDED-NPU").recipe
-    equalize = recipe.equalize if smooth else replace(recipe.equalize, smooth=None)
+    equalize = recipe.equalize if equalized else replace(recipe.equalize, smooth=None, joint=None)
     return replace(recipe, tune=TuneOptions(), equalize=equalize)
 
 
@@ -66,7 +66,7 @@ def kept(recipe: Recipe) -> Closeness:
 
 
 def test_expected_gain_comes_true_and_is_tried_first() -> None:
-    recipe = untuned(smooth=False)
+    recipe = untuned(equalized=False)
     found = quantry.diagnose(quantry.quantize(uneven_start(), samples(), recipe, store=None), calibration=False)
     best = next(fix for fix in found.general_fixes if fix.depth)
     assert best.expected is not None
@@ -81,7 +81,7 @@ def test_expected_gain_comes_true_and_is_tried_first() -> None:
 
 
 def test_tuned_model_tells_which_rounding_of_activations_costs_most() -> None:
-    recipe = untuned(smooth=False)
+    recipe = untuned(equalized=False)
     tuned = replace(recipe, tune=find_preset("RECOMMENDED-NPU").recipe.tune)
     assert tuned.tune.steps
     found = quantry.diagnose(quantry.quantize(uneven_start(), samples(), tuned, store=None), calibration=False)
@@ -94,7 +94,7 @@ def test_tuned_model_tells_which_rounding_of_activations_costs_most() -> None:
 
 
 def test_products_that_equalization_inserts_follow_their_layer() -> None:
-    store, recipe = MemoryStore(), untuned(smooth=True)
+    store, recipe = MemoryStore(), untuned(equalized=True)
     smoothed = quantry.quantize(uneven_start(), samples(), recipe, store=store)
     inserted = {node.name for node in smoothed.stages.equalized.value.model.graph if node.name.endswith("_scale")}
     assert inserted & set(smoothed.plan.quantized_nodes)

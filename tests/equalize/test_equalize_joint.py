@@ -14,6 +14,7 @@ from quantry.equalize.channel_labels import ChannelLabels
 from quantry.equalize.geometric_program import InverseScale, SharedScale, WeightScale, log_sum, minimized
 from quantry.equalize.reshaped_labels import reshaped
 from quantry.errors import RecipeError
+from quantry.graph.edit import is_channel_product
 from quantry.recipe import (
     PRESETS,
     CrossLayer,
@@ -61,6 +62,7 @@ BODIES = {
     "SiLU": "s = Sigmoid(a) c = Mul(a, s) d = Conv(c, v, q)",
     "HardSwish": "s = HardSigmoid <alpha = 0.1667> (a) f = Mul(s, six) c = Mul(f, a) d = Conv(c, v, q)",
     "GELU": "m = Div(a, six) s = Erf(m) f = Add(s, one_number) g = Mul(a, f) c = Div(g, six) d = Conv(c, v, q)",
+    "HardSwish in one node": "c = HardSwish(a) d = Conv(c, v, q)",
     "gates that meet": "s = Sigmoid(a) c = Mul(a, s) e = Conv(c, v, q) f = Sigmoid(e) g = Mul(e, f) d = Add(c, g)",
     "gate that is also read elsewhere": "s = Sigmoid(a) c = Mul(a, s) e = Conv(s, v, q) d = Add(c, e)",
     "gate of another tensor": "b = Relu(a) s = Sigmoid(b) e = Conv(b, v, q) d = Mul(e, s)",
@@ -176,9 +178,7 @@ def _products(body: str, options: JointEqualization) -> int:
     """Return the number of multiplications that are inserted."""
     recipe = replace(PLAIN["XINT8"], equalize=EqualizeOptions(joint=options))
     result = quantry.quantize(network(BODIES[body]), samples(1), recipe, store=None)
-    graphs = (stage.value.model.graph for stage in (result.stages.prepared, result.stages.equalized))
-    before, after = (sum(node.op_type == "Mul" for node in graph) for graph in graphs)
-    return after - before
+    return sum(is_channel_product(node) for node in result.stages.equalized.value.model.graph)
 
 
 @pytest.mark.parametrize(
@@ -186,6 +186,7 @@ def _products(body: str, options: JointEqualization) -> int:
     [
         ("SiLU", 1),
         ("HardSwish", 1),
+        ("HardSwish in one node", 1),
         ("GELU", 1),
         ("gates that meet", 2),
         ("gate that is also read elsewhere", 0),

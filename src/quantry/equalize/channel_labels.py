@@ -225,15 +225,19 @@ class ChannelLabels:
             self.of[value] = labels
 
     def _follow_gate(self, node: ir.Node) -> bool:
-        """Return whether a node is a gate; its result then has the factor 1."""
+        """Label the output of a node if it is a gate, and return whether it is one."""
         source = node.inputs[0] if node.inputs else None
         axis = None if source is None else self.axis_of(source)
         if source is None or axis is None or self.are_fixed(self.of[source]).any():
             return False
-        if not is_gate(node, lambda value: value in self.of and np.array_equal(self.of[value], self.of[source])):
+        gate = Gate(node, self.of[source].reshape(-1), axis)
+        if node.op_type == "HardSwish":
+            self.of[node.outputs[0]] = self.of[source]
+        elif is_gate(node, lambda value: value in self.of and np.array_equal(self.of[value], self.of[source])):
+            self._set_fixed(node.outputs[0])
+        else:
             return False
-        self.gates.append(Gate(node, self.of[source].reshape(-1), axis))
-        self._set_fixed(node.outputs[0])
+        self.gates.append(gate)
         return True
 
     def _labels(self, value: ir.Value | None) -> Labels:

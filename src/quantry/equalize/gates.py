@@ -22,6 +22,7 @@ from quantry.equalize.folding import insert_product
 from quantry.equalize.linear_layer import array_of, is_own, store_array
 from quantry.graph.edit import FreshNames, constant_of
 from quantry.graph.operators import STANDARD_DOMAINS, facts
+from quantry.prepare.hard_swish import write_hard_sigmoid
 
 _STEEPEST, _MOST = 0.25, 1.0
 """An error of x by the fraction e changes y = x * g(x) by up to e * x * x times the slope of g. The slope of a Sigmoid
@@ -33,7 +34,7 @@ class Gate:
     """A gate whose input has factors.
 
     Attributes:
-        node: The function.
+        node: The function, or a HardSwish, which is split into function and product.
         labels: (channels,) labels of the channels that it reads.
         axis: Axis of the channels.
     """
@@ -53,12 +54,23 @@ class Gate:
         """Divide what the function reads by factors, in a constant that multiplies it already or with a new Mul."""
         if np.all(factors == 1.0):
             return
+        if self.node.op_type == "HardSwish":
+            self._split(1.0 / factors, names)
+            return
         constant = self._constant()
         if constant is None:
             insert_product(self.source, [self.node], 1.0 / factors, self.axis, names)
             return
         array = array_of(constant)
         store_array(constant, (array / factors.reshape(array.shape)).astype(array.dtype))
+
+    def _split(self, factors: np.ndarray, names: FreshNames) -> None:
+        """Write HardSwish as a product with a HardSigmoid that reads its input times factors."""
+        graph, source = self.node.graph, self.source
+        assert graph is not None
+        gate = write_hard_sigmoid(source, self.node.outputs[0], names, product=True)
+        graph.remove(self.node, safe=True)
+        insert_product(source, [gate], factors, self.axis, names)
 
     def _constant(self) -> ir.Value | None:
         """Return the constant with one value per channel by which only this function's input is multiplied."""

@@ -9,13 +9,13 @@ A tensor can be derived if each of its values is a function of one value of an o
     roots: c, d      s = sigmoid(c)   m = c * sigmoid(c)   e = relu(d)   z = r = {m, e}
 """
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
+from quantry.graph.elementwise import elementwise_function
 from quantry.graph.operators import Copies, Family, facts
 from quantry.numerics.scalar_function import (
     IDENTITY,
@@ -24,60 +24,6 @@ from quantry.numerics.scalar_function import (
     constant,
     turning_points,
 )
-
-EXPONENTS = (1.0, 2.0, 3.0)
-
-
-def elementwise_function(node: ir.Node, operands: Sequence[ScalarFunction | None]) -> ScalarFunction | None:
-    """Return the function of one element that a node computes, or None if it is not known to be one.
-
-    Args:
-        node: The node.
-        operands: Its inputs in order, including constants; None for an absent input.
-    """
-    if node.domain not in ("", "ai.onnx") or len(node.outputs) != 1:
-        return None
-    if node.op_type == "Clip":
-        return _clip(operands)
-    present = [operand for operand in operands if operand is not None]
-    row = facts(node)
-    if row.scalar is None or len(present) != row.operands or not _defined(node, present):
-        return None
-    name = "GeluTanh" if node.op_type == "Gelu" and _text(node, "approximate") == "tanh" else node.op_type
-    parameters = tuple(_number(node, *attribute) for attribute in row.scalar.parameters)
-    return ScalarFunction(name, parameters, tuple(present))
-
-
-def _clip(operands: Sequence[ScalarFunction | None]) -> ScalarFunction | None:
-    function, low, high = (*operands, None, None)[:3]
-    for name, bound in (("Max", low), ("Min", high)):
-        if bound is None or function is None:
-            continue
-        if not bound.is_constant:
-            return None
-        if math.isfinite(bound.parameters[0]):
-            function = ScalarFunction(name, (), (function, bound))
-    return function
-
-
-def _defined(node: ir.Node, operands: Sequence[ScalarFunction]) -> bool:
-    """Return whether the function is finite for all finite arguments, except for overflow."""
-    if not all(math.isfinite(operand.parameters[0]) for operand in operands if operand.is_constant):
-        return False
-    if node.op_type == "Div":
-        return operands[1].is_constant and operands[1].parameters[0] != 0
-    if node.op_type == "Pow":
-        return operands[1].is_constant and operands[1].parameters[0] in EXPONENTS
-    return node.op_type != "PRelu" or operands[1].is_constant
-
-
-def _number(node: ir.Node, name: str, default: float) -> float:
-    return float(node.attributes[name].value) if name in node.attributes else default
-
-
-def _text(node: ir.Node, name: str) -> str:
-    return str(node.attributes[name].value) if name in node.attributes else ""
-
 
 # Concatenations of more parts are observed instead: adding up more histograms than this takes longer than counting.
 MAX_TERMS = 256

@@ -3,6 +3,7 @@
 Preparation folds and removes nodes, so a recipe may name a node that the prepared graph does not have::
 
     Conv_0 -> BatchNormalization_1       becomes   Conv_0          BatchNormalization_1 now means Conv_0
+    Add_5 -> Clip_6 -> Mul_7 -> Div_8    becomes   Div_8_gate -> Div_8     HardSwish: Clip_6 now means both
     Shape_2 -> Gather_3 -> Reshape_4     becomes   Reshape_4       Shape_2 and Gather_3 are gone: nothing to exclude
 
 An entry that matches a node of the prepared graph stays as it is. One that matches nothing in either graph stays too,
@@ -140,10 +141,22 @@ class FollowedNames:
             return [str(node.name)]
         if node.graph is not self._original or self._is_constant(node):
             return []
+        rewritten = [name for name in self._kept(node, _after) if self._is_rewritten(name)]
+        if rewritten:
+            return [own for name in rewritten for own in (name, f"{name}_gate") if own in self._prepared]
         if _calculates(node):
             before = self._kept(node, _first_input)
             return [name for name in before if facts(self._prepared[name]).weight] or self._beside(node, side)
         return self._beside(node, side)
+
+    def _is_rewritten(self, name: str) -> bool:
+        """Whether a node of the prepared graph stands for several nodes of the user, the last of which had its name."""
+        original = self._by_name.get(name)
+        return original is not None and original.op_type != self._prepared[name].op_type
+
+    @cached_property
+    def _by_name(self) -> dict[str, ir.Node]:
+        return {str(node.name): node for node in self._everywhere()}
 
     def _beside(self, node: ir.Node, side: "_Side | None") -> list[str]:
         return [] if side is None else self._kept(node, side)

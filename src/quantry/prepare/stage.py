@@ -31,6 +31,7 @@ from quantry.graph.passes.tidy import (
 )
 from quantry.graph.weights import rebuilt
 from quantry.memo import stage
+from quantry.prepare.hard_swish import restore_hard_swish
 from quantry.prepare.npu import convert
 from quantry.prepare.preflight import check_model
 from quantry.recipe import PrepareOptions
@@ -44,7 +45,7 @@ OLDEST_OPSET = 13
 _ROUNDS = 8  # folding one shape reveals the next; real models need two or three rounds
 
 
-@stage(name="prepare", version=6, environment=depends_on("onnx", "onnx_ir", "numpy", "onnxruntime"))
+@stage(name="prepare", version=7, environment=depends_on("onnx", "onnx_ir", "numpy", "onnxruntime"))
 def prepare(source: ModelSource, options: PrepareOptions) -> FloatModel:
     """Return the prepared float model.
 
@@ -66,6 +67,9 @@ def prepare(source: ModelSource, options: PrepareOptions) -> FloatModel:
     notes += _settle(model, options)
     if options.fold_batch_norm:
         notes += fold_batch_norm(model)
+    if options.restore_hard_swish:
+        notes += restore_hard_swish(model)
+        notes += remove_unused(model)
     if options.clip6_to_relu:
         notes += clip6_to_relu(model)
     if options.average_pool_to_conv:

@@ -29,6 +29,7 @@ class NpuConversions(Checked):
             [ConvertReduceMeanToGlobalAvgPool].
         split_large_pool: Write GlobalAveragePool over more than 512 values as AveragePool and GlobalAveragePool
             [SplitLargeKernelPool].
+        hard_swish: Write HardSwish as ``x * HardSigmoid(x)``; the NPU has no HardSwish.
         split_to_slice: Write Split as one Slice per output [ConvertSplitToSlice].
         batch_norm_to_conv: Write BatchNormalization that cannot be folded as a depthwise 1x1 Conv [ConvertBNToConv].
     """
@@ -41,6 +42,7 @@ class NpuConversions(Checked):
     clip: bool = False
     reduce_mean_to_pool: bool = True
     split_large_pool: bool = True
+    hard_swish: bool = True
     split_to_slice: bool = True
     batch_norm_to_conv: bool = True
 

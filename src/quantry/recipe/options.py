@@ -38,6 +38,8 @@ class PrepareOptions(Checked):
         fold_constants: Replace nodes with constant inputs by their results.
         fold_batch_norm: Fold BatchNormalization into the Conv, ConvTranspose or Gemm before it.
         remove_identities: Remove Identity, Dropout at inference and other nodes that return their input unchanged.
+        restore_hard_swish: Write HardSwish and HardSigmoid that an exporter took apart into Add, Clip, Mul and Div as
+            ``x * HardSigmoid(x)`` and HardSigmoid, so that their steps are not rounded.
         clip6_to_relu: Replace Clip(0, 6) by Relu; this changes the function, so it is off by default.
         average_pool_to_conv: Replace AveragePool by a depthwise Conv that computes the same, for runtimes whose integer
             pools are slow.
@@ -54,6 +56,7 @@ class PrepareOptions(Checked):
     fold_constants: bool = True
     fold_batch_norm: bool = True
     remove_identities: bool = True
+    restore_hard_swish: bool = True
     clip6_to_relu: bool = False
     average_pool_to_conv: bool = False
     fold_pads: bool = False

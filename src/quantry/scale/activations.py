@@ -17,14 +17,14 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.errors import DataError
+from quantry.graph.elementwise import functions_of
 from quantry.graph.quant_plan import ActivationPlan, FixedRange, OwnRange, QuantPlan, SharedRange
 from quantry.numerics.affine import affine
 from quantry.numerics.grid import Grid
 from quantry.numerics.histogram import TensorStats, variance
-from quantry.numerics.scalar_function import IDENTITY, MAX_OPERATORS, ScalarFunction, constant
+from quantry.numerics.scalar_function import MAX_OPERATORS, ScalarFunction
 from quantry.numerics.tensor_params import TensorParams
 from quantry.observe import Statistics
-from quantry.observe.lineage import elementwise_function
 from quantry.recipe import FixedScale, Method, MinMax, NonOverflow, TensorSpec
 from quantry.scale.parameter_cache import cached_params
 from quantry.scale.ranges import find_range
@@ -199,50 +199,19 @@ def responses(graph: ir.Graph, names: Iterable[str]) -> dict[str, tuple[ScalarFu
     Returns:
         Functions by name. A tensor is absent if it is an output, or if a node reads it that is not such a function.
     """
-    position = {node: index for index, node in enumerate(graph)}
     values = {value.name: value for node in graph for value in node.outputs}
     found = {}
     for name in names:
-        if name in values and (functions := _functions(values[name], position)):
+        if name in values and (functions := _functions(values[name])):
             found[name] = functions
     return found
 
 
-def _functions(start: ir.Value, position: Mapping[ir.Node, int]) -> tuple[ScalarFunction, ...]:
-    known: dict[ir.Value, ScalarFunction] = {start: IDENTITY}
-    waiting = _readers(start, position)
-    seen: set[ir.Node] = set()
-    while waiting:
-        # In graph order, so that all operands of the node have been visited before it.
-        node = min(waiting, key=position.__getitem__)
-        waiting.discard(node)
-        seen.add(node)
-        function = elementwise_function(node, [_operand(value, known) for value in node.inputs])
-        if function is None or function.size > MAX_OPERATORS or not _complete(node, known):
-            continue
-        known[node.outputs[0]] = function
-        waiting |= _readers(node.outputs[0], position) - seen
+def _functions(start: ir.Value) -> tuple[ScalarFunction, ...]:
+    known = functions_of(start, MAX_OPERATORS)
     ends = [value for value in known if value.is_graph_output() or _read_outside(value, known)]
     return () if start in ends else tuple(known[value] for value in ends)
 
 
-def _readers(value: ir.Value, position: Mapping[ir.Node, int]) -> set[ir.Node]:
-    return {use.node for use in value.uses() if use.node in position}
-
-
 def _read_outside(value: ir.Value, known: Mapping[ir.Value, ScalarFunction]) -> bool:
     return any(not use.node.outputs or use.node.outputs[0] not in known for use in value.uses())
-
-
-def _complete(node: ir.Node, known: Mapping[ir.Value, ScalarFunction]) -> bool:
-    """Whether every operand is a function of the tensor or one number."""
-    return all(value is None or _operand(value, known) is not None for value in node.inputs)
-
-
-def _operand(value: ir.Value | None, known: Mapping[ir.Value, ScalarFunction]) -> ScalarFunction | None:
-    if value is None or value in known:
-        return None if value is None else known[value]
-    tensor = value.const_value
-    if tensor is None or tensor.size != 1 or not tensor.dtype.is_floating_point():
-        return None
-    return constant(float(tensor.numpy().reshape(-1)[0]))

@@ -17,6 +17,7 @@ from quantry.prepare.npu.operators import (
     batch_norm_to_conv,
     clip,
     hard_sigmoid,
+    hard_swish,
     leaky_relu,
     sigmoid_to_hard_sigmoid,
     split_to_slice,
@@ -32,6 +33,7 @@ _CONVERSIONS: tuple[Callable[[ir.Model, Container[str]], tuple[str, ...]], ...] 
     split_large_pool,
     leaky_relu,
     clip,
+    hard_swish,
     sigmoid_to_hard_sigmoid,
     hard_sigmoid,
     average_pool,
@@ -58,7 +60,7 @@ def convert_for_npu(model: ir.Model, options: NpuConversions, untouched: Collect
     return tuple(note for conversion in chosen for note in conversion(model, kept))
 
 
-@stage(name="convert", version=1, environment=depends_on("onnx", "onnx_ir"))
+@stage(name="convert", version=2, environment=depends_on("onnx", "onnx_ir"))
 def convert(model: FloatModel, options: NpuConversions, untouched: tuple[str, ...] = ()) -> FloatModel:
     """Return the model with operators replaced by what the NPU computes in their place.
 

@@ -6,6 +6,7 @@ BatchNormalization  a depthwise 1x1 Conv, if it could not be folded into another
 Clip                bounds rounded to integers
 LeakyRelu           slope rounded to a multiple of 1/256
 Sigmoid             HardSigmoid
+HardSwish           the product with HardSigmoid
 HardSigmoid         multiplied by the error of the NPU's fixed-point slope
 ==================  ==================================================================================================
 """
@@ -17,6 +18,7 @@ import onnx_ir as ir
 
 from quantry.graph.edit import FreshNames, constant_of, float_of, int_of, multiply_result, take_over
 from quantry.graph.weights import new_initializer
+from quantry.prepare.hard_swish import write_hard_sigmoid
 
 # Notes name at most this many nodes, so that they do not grow with the model.
 _NAMED = 6
@@ -179,6 +181,20 @@ def leaky_relu(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ..
 
 # The only HardSigmoid that the NPU has.
 ALPHA, BETA = 1 / 6, 0.5
+
+
+def hard_swish(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ...]:
+    """Replace every HardSwish by ``x * HardSigmoid(x)``, which is its definition."""
+    names = FreshNames(model)
+    changed = [node for node in convertible(model, untouched) if node.op_type == "HardSwish" and node.domain == ""]
+    listed_names = [node.name or "" for node in changed]
+    for node in changed:
+        source = node.inputs[0]
+        assert source is not None
+        write_hard_sigmoid(source, node.outputs[0], names, product=True)
+    if not changed:
+        return ()
+    return (f"npu: replaced {len(changed)} HardSwish nodes by x * HardSigmoid(x): {listed(listed_names)}",)
 
 
 def sigmoid_to_hard_sigmoid(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ...]:
