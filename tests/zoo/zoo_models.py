@@ -141,7 +141,7 @@ ZOO: dict[str, ZooModel] = {
         "models/ch_ppocr_mobile_v2.0_cls_infer.onnx",
         lambda: [_text_line(text, 192) for text in ("Hello 42", "quantized", "int8 3.14")],
         lambda: _text_line("Other 7", 160),
-        {"XINT8": ANY, "U8S8_AAWS": 12, "CPU_INT8": 12},
+        {"XINT8": ANY, "U8S8_AAWS": 9, "CPU_INT8": 9},
     ),
     "speech": ZooModel(
         "silero_vad", "data/silero_vad.onnx", _several(_speech_with_rate), lambda: _speech_with_rate(5), _BODIES
