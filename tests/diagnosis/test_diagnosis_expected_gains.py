@@ -11,6 +11,7 @@ import quantry
 from quantry.auto.proposals import apply_fix, fixes
 from quantry.diagnosis.causes import worth
 from quantry.diagnosis.counterfactual import Gain
+from quantry.diagnosis.fix import is_rounded_again
 from quantry.evaluate.tasks.float_agreement import Closeness
 from quantry.memo import MemoryStore
 from quantry.recipe import Recipe, TuneOptions, find_preset
@@ -106,3 +107,22 @@ def test_products_that_equalization_inserts_follow_their_layer() -> None:
     floats = {name for name, node in products.items() if node.inputs[0].producer().name in first.float_nodes}
     assert not floats & set(again.plan.quantized_nodes)
     assert floats <= CheckedModel(again.model).excluded
+
+
+def test_products_that_equalization_inserts_are_no_pieces_of_their_own() -> None:
+    recipe = untuned(equalized=True)
+    found = quantry.diagnose(quantry.quantize(uneven_start(), samples(), recipe, store=None), calibration=False)
+    first = [fix for fix in found.general_fixes if fix.depth]
+    assert first
+    assert all(fix.pieces == 0 for fix in first)
+
+
+def test_a_lone_layer_is_not_left_in_float_because_onnxruntime_would_round_it() -> None:
+    result = quantry.quantize(uneven_start(), samples(), untuned(equalized=False), store=None)
+    model, plan = result.stages.equalized.value.model, result.plan
+    assert is_rounded_again(model, plan, ("conv3",))
+    assert not is_rounded_again(model, plan, ("conv3", "sigmoid3", "mul3"))
+    assert not is_rounded_again(model, plan, ("conv0", "sigmoid0", "mul0"))
+    found = quantry.diagnose(result, calibration=False)
+    fixes_of = [*found.general_fixes, *(fix for finding in found.findings for fix in finding.fixes)]
+    assert not any(is_rounded_again(model, plan, fix.float_nodes) for fix in fixes_of)

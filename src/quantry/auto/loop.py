@@ -23,6 +23,10 @@ _LOG = logging.getLogger(__name__)
 # Below this, an untuned model is too far from the float model to tell good changes from bad ones.
 _COLLAPSED_DB = 6.0
 
+# Above this, an untuned model is still more signal than noise, so that it shows what a change gains; below, only tuned
+# trials do.
+_TELLING_DB = 3.0
+
 # The diagnosis is repeated after a round of fixes that helped, because other causes come to light.
 _ROUNDS = 3
 
@@ -221,7 +225,7 @@ class Loop:
         light = self._trials.run(Proposal("no tuning", untuned(self._best.recipe)))
         self._decide(light, self._best)
         # A model that collapses with tuning as well tells nothing that one without it would not tell.
-        if light.closeness is not None and (self._is_collapsed or not _collapsed(light)):
+        if light.closeness is not None and (self._is_collapsed or light.closeness.mean_decibels >= _TELLING_DB):
             self._lightened = untuned
 
     def _fix(self) -> bool:
@@ -238,8 +242,8 @@ class Loop:
         if not self._trials.affords(self._trials.expected(_replanned(recipe)), is_urgent=self._is_collapsed):
             return
         try:
-            # The data are the same in every round, so the rounds do not check them again.
-            self._diagnosis = diagnose(self._quantized(recipe), calibration=False)
+            # The data are the same in every round, so the rounds do not check them again. Trials measure the rest.
+            self._diagnosis = diagnose(self._quantized(recipe), calibration=False, brief=not self._is_given)
         except QuantryError as error:
             _LOG.warning("auto goes on without a diagnosis: %s", error)
 
@@ -251,16 +255,25 @@ class Loop:
         )
 
     def _consider(self, propose: Callable[[Recipe], Iterable[Proposal]], *, always: bool = False) -> bool:
-        """Try proposals one after the other, each on top of the best so far; return whether any was accepted."""
-        labels = [proposal.label for proposal in propose(self._best.recipe)]
+        """Try proposals one after the other, each on top of the best so far; return whether any was accepted.
+
+        Where trials leave out the tuning, proposals are tried on top of all that helped without it, and one trial with
+        tuning decides about them together: it takes several times as long.
+        """
+        is_light = self._lightened is untuned and bool(self._best.recipe.tune.steps)
+        helped: list[Proposal] = []
         accepted = False
-        for label in dict.fromkeys(labels):
-            # Proposed again, because the best recipe may have changed since.
-            again = (proposal for proposal in propose(self._best.recipe) if proposal.label == label)
-            proposal = next(again, None)
-            if proposal is not None and (always or proposal.is_free or not self._is_good):
+        for label in dict.fromkeys(proposal.label for proposal in propose(self._best.recipe)):
+            # Proposed again, because the recipe to change may have changed since.
+            now = helped[-1].recipe if helped else self._best.recipe
+            proposal = next((one for one in propose(now) if one.label == label), None)
+            if proposal is None or not (always or proposal.is_free or not self._is_good):
+                continue
+            if not is_light:
                 accepted |= self._try(proposal)
-        return accepted
+            elif self._helps_untuned(now, proposal):
+                helped.append(proposal)
+        return self._confirm(helped) if helped else accepted
 
     @property
     def _is_collapsed(self) -> bool:
@@ -280,23 +293,43 @@ class Loop:
         return self._best.closeness is not None and is_good(self._best.closeness)
 
     def _try(self, proposal: Proposal) -> bool:
-        changed, base = self._lightened(proposal.recipe), self._lightened(self._best.recipe)
+        """Try a change of the best recipe; return whether it was kept."""
+        found = self._compared(self._best.recipe, proposal)
+        return found is not None and self._decide(found[1], found[0])
+
+    def _helps_untuned(self, recipe: Recipe, proposal: Proposal) -> bool:
+        """Try a change of a recipe without tuning; return whether it helps there."""
+        found = self._compared(recipe, proposal)
+        if found is None:
+            return False
+        before, attempt = found
+        if not self._supports(before, attempt):
+            self._decide(attempt, before)
+            return False
+        self._record(attempt, _gain(before, attempt), accepted=False, reason="helps without tuning")
+        return True
+
+    def _compared(self, recipe: Recipe, proposal: Proposal) -> tuple[Attempt, Attempt] | None:
+        """Try a recipe before and after a change, both as trials change them; None if nothing is to be learned."""
+        changed, base = self._lightened(proposal.recipe), self._lightened(recipe)
         if changed == base or (self._trials.known(changed) is not None and changed not in self._measured):
-            return False
+            return None
         if not self._is_allowed(proposal):
-            return False
+            return None
         before = self._trials.run(Proposal("", base))
         attempt = self._trials.run(replace(proposal, recipe=changed))
         if attempt.error.startswith(SelectionError.__name__):
-            return False  # a change kept since the diagnosis renamed its nodes; the next one names them again
-        if _is_same(before, attempt):
-            return False  # nothing to change in this model, such as a rotation where nothing is normalized
-        if changed == proposal.recipe:
-            return self._decide(attempt, before)
-        if not self._supports(before, attempt):
-            return self._decide(attempt, before)
-        # It helps without tuning; what counts is whether it helps with it.
-        return self._decide(self._trials.run(proposal), self._best)
+            return None  # a change kept since the diagnosis renamed its nodes; the next one names them again
+        # Equal if there is nothing to change in this model, such as a rotation where nothing is normalized.
+        return None if _is_same(before, attempt) else (before, attempt)
+
+    def _confirm(self, helped: Sequence[Proposal]) -> bool:
+        """Try changes that help without tuning with it, all or else the first one; return whether they were kept."""
+        if self._decide(self._trials.run(Proposal.together(helped)), self._best):
+            return True
+        first = helped[0]
+        is_late = not self._trials.affords(self._trials.expected(first.recipe), is_urgent=self._is_collapsed)
+        return len(helped) > 1 and not is_late and self._decide(self._trials.run(first), self._best)
 
     def _is_allowed(self, proposal: Proposal) -> bool:
         """Return whether the target and the time allow a trial, and remember what they do not."""
@@ -335,7 +368,8 @@ class Loop:
     def _keep(self, attempt: Attempt) -> None:
         self._best = attempt
         # Another recipe to start from replaces everything that was kept before.
-        self._kept = [*([] if attempt in self._others else self._kept), attempt.proposal.label]
+        labels = attempt.proposal.parts or (attempt.proposal.label,)
+        self._kept = [*([] if attempt in self._others else self._kept), *labels]
 
     def _supports(self, before: Attempt, after: Attempt) -> bool:
         """Return whether the samples support a change; one piece of a useless model is not worth keeping."""

@@ -1,7 +1,7 @@
 """What `auto` tries: recipes to start from, simpler variants, fixes from the diagnosis, and tuning."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from quantry.auto.gain import SPLIT_GAIN
@@ -39,6 +39,7 @@ class Proposal:
         is_free: Whether it costs nothing at run time compared with the recipe it was derived from.
         cause: Title of the finding that suggested it; empty if none did.
         pieces: How many more pieces its float nodes cut the quantized graph into.
+        parts: Labels of the changes that are tried together; empty for a single one.
     """
 
     label: str
@@ -46,6 +47,25 @@ class Proposal:
     is_free: bool = True
     cause: str = ""
     pieces: int = 0
+    parts: tuple[str, ...] = ()
+
+    @classmethod
+    def together(cls, proposals: Sequence["Proposal"]) -> "Proposal":
+        """Return all changes as one.
+
+        Args:
+            proposals: At least one. Each was derived from the recipe of the one before it.
+        """
+        if len(proposals) == 1:
+            return proposals[0]
+        parts = tuple(proposal.label for proposal in proposals)
+        return cls(
+            label="; ".join(parts),
+            recipe=proposals[-1].recipe,
+            is_free=all(proposal.is_free for proposal in proposals),
+            pieces=sum(proposal.pieces for proposal in proposals),
+            parts=parts,
+        )
 
 
 def recommended(target: Target) -> Recipe:

@@ -95,7 +95,9 @@ class Diagnosis:
         return "\n".join(lines)
 
 
-def diagnose(result: QuantizationResult, samples: int = 4, *, calibration: bool = True) -> Diagnosis:
+def diagnose(
+    result: QuantizationResult, samples: int = 4, *, calibration: bool = True, brief: bool = False
+) -> Diagnosis:
     """Find out where a quantized model loses accuracy, and why.
 
     The error of each tensor alone follows from the statistics; the accumulated error is measured by running both.
@@ -105,6 +107,8 @@ def diagnose(result: QuantizationResult, samples: int = 4, *, calibration: bool 
         samples: Number of evaluation samples to run.
         calibration: Also check the calibration data; what is wrong with them is listed first, because it makes
             everything else uncertain.
+        brief: Whether to leave out what takes longest: which tensors of a finding matter, what corrected biases gain,
+            and what remains without all causes.
 
     Raises:
         RecipeError: ``samples`` is less than 1.
@@ -141,9 +145,9 @@ def diagnose(result: QuantizationResult, samples: int = 4, *, calibration: bool 
         () if held_out is None else tensor_health(model, held_out, result.plan, result.params),
     )
     measured = Counterfactual(stages, list(result.evaluation_data.take(max(samples, _MEASURED))), closeness.decibels)
-    causes = find_causes(evidence, measured)
+    causes = find_causes(evidence, measured, brief=brief)
     blamed = {name for one in causes for name in one.rounded or one.tensors}
-    rest = measured.rest(blamed) if blamed else None
+    rest = measured.rest(blamed) if blamed and not brief else None
     checked = check_calibration(result) if calibration else None
     causes = (*(() if checked is None else checked.findings), *causes)
     findings = tuple(replace(one, fixes=with_pieces(evidence, one.fixes)) for one in causes)

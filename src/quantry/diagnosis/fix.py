@@ -149,6 +149,42 @@ def freed_tensors(model: ir.Model, plan: QuantPlan, nodes: Collection[str]) -> f
     return frozenset(freed & {*plan.activations, *plan.weights, *plan.biases})
 
 
+_ROUNDED_BY_RUNTIME = ("Conv", "ConvTranspose", "Gemm")
+
+
+def is_rounded_again(model: ir.Model, plan: QuantPlan, nodes: Collection[str]) -> bool:
+    """Return whether some nodes would not stay float: onnxruntime rounds the weights of a lone layer itself.
+
+    Its optimizer WeightBiasQuantization gives the float weights of a layer between two quantized tensors one scale.
+
+    Args:
+        model: The float model that was quantized.
+        plan: What is quantized.
+        nodes: Names of the nodes, as in `Fix.float_nodes`.
+    """
+    rounded = plan.activations.keys() - freed_tensors(model, plan, nodes)
+    return any(
+        node.op_type in _ROUNDED_BY_RUNTIME
+        and node_name(node) in nodes
+        and all(value is not None and value.name in rounded for value in (node.inputs[0], node.outputs[0]))
+        for node in model.graph
+    )
+
+
+def products_after(model: ir.Model, nodes: Collection[str]) -> frozenset[str]:
+    """Return the multiplications that equalization inserted after nodes; they stay float if the nodes do.
+
+    Args:
+        model: The float model that was quantized.
+        nodes: Names of the nodes.
+    """
+    return frozenset(
+        node.name or ""
+        for node in model.graph
+        if is_channel_product(node) and any(producer.name in nodes for producer in producers_of(node))
+    )
+
+
 def count_pieces(model: ir.Model, quantized: Collection[str]) -> int:
     """Return how many quantized pieces a graph is cut into by float nodes, along its longest chain of pieces.
 

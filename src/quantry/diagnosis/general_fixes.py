@@ -9,7 +9,17 @@ from quantry.diagnosis.causes.uneven_sums import float_sum_fixes
 from quantry.diagnosis.causes.unexplained import fall_fixes
 from quantry.diagnosis.counterfactual import Counterfactual
 from quantry.diagnosis.evidence import Evidence
-from quantry.diagnosis.fix import Fix, count_pieces, first_layers, float_fix, freed_tensors, is_learned, node_name
+from quantry.diagnosis.fix import (
+    Fix,
+    count_pieces,
+    first_layers,
+    float_fix,
+    freed_tensors,
+    is_learned,
+    is_rounded_again,
+    node_name,
+    products_after,
+)
 
 # Layers at the beginning that stay float leave the rest of the model in one piece, which a layer in the middle does
 # not. They are at most this share of all layers.
@@ -35,7 +45,7 @@ def general_fixes(evidence: Evidence, measured: Counterfactual) -> tuple[Fix, ..
 def with_pieces(evidence: Evidence, fixes: Iterable[Fix]) -> tuple[Fix, ...]:
     """Return fixes with the number of pieces that their float nodes cut the graph into.
 
-    Those that would leave too few layers quantized are omitted.
+    Those that would leave too few layers quantized are omitted, and those whose layers would not stay float.
 
     Args:
         evidence: What is known about the quantized model.
@@ -50,7 +60,9 @@ def with_pieces(evidence: Evidence, fixes: Iterable[Fix]) -> tuple[Fix, ...]:
     def weighed() -> Iterator[Fix]:
         for fix in fixes:
             freed = {names.get(name, name) for name in fix.float_nodes}
-            kept = quantized - freed
+            kept = quantized - freed - products_after(evidence.model, freed)
+            if freed & layers and is_rounded_again(evidence.model, evidence.plan, fix.float_nodes):
+                continue
             if not freed & layers or len(kept & layers) >= fewest:
                 yield replace(fix, pieces=max(0, count_pieces(evidence.model, kept) - before)) if freed else fix
 

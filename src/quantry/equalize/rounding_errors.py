@@ -188,22 +188,24 @@ class RoundingErrors:
     def solved(self, options: JointEqualization) -> Floats:
         """Return the logarithms of the best factors; the first one is 0, for everything that has no factor."""
         free = np.ones(self.count + 1, dtype=bool)
-        found = self._minimized(np.zeros(self.count + 1), free, options.iterations)
+        found = self._minimized(np.zeros(self.count + 1), free, options.iterations, _POWERS)
         for places in connected([self._places[gate.labels] for gate in self._gates]):
             free[places] = self._loss_without(found, places) >= options.gain
         # Neighbours of factors that do not pay for a multiplication are chosen again without them.
-        return found if free.all() else self._minimized(np.where(free, found, 0.0), free, options.iterations)
+        if free.all():
+            return found
+        return self._minimized(np.where(free, found, 0.0), free, options.iterations // 2, _POWERS[1:])
 
-    def _minimized(self, start: Floats, free: np.ndarray, iterations: int) -> Floats:
+    def _minimized(self, start: Floats, free: np.ndarray, iterations: int, powers: Sequence[float]) -> Floats:
         """Return the logarithms of the best factors if only some of them are free."""
         u = start
-        for power in _POWERS:
+        for power in powers:
 
             def objective(u: Floats, power: float = power) -> tuple[float, Floats]:
                 value, slope = log_sum(self.terms, np.clip(u, -_FARTHEST, _FARTHEST), power)
                 return value + _PULL * float(u @ u), np.where(free, slope + 2 * _PULL * u, 0.0)
 
-            u = minimized(objective, u, max(1, iterations // len(_POWERS)))
+            u = minimized(objective, u, max(1, iterations // len(powers)))
         found: Floats = np.clip(u, -_FARTHEST, _FARTHEST)
         return found
 

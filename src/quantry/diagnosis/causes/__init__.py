@@ -45,11 +45,13 @@ class Cause:
         gain: What the outputs gain without the cause, given the tensors that other causes blame; None leaves the
             tensors of a finding unrounded.
         tensor_by_tensor: Whether tensors whose rounding changes nothing are dropped from a finding.
+        is_slow: Whether measuring its gain takes much longer than running the model.
     """
 
     find: Callable[[Evidence], Iterator[Finding]]
     gain: Callable[[Counterfactual, frozenset[str]], Gain | None] | None = None
     tensor_by_tensor: bool = True
+    is_slow: bool = False
 
 
 CAUSES: tuple[Cause, ...] = (
@@ -67,22 +69,33 @@ CAUSES: tuple[Cause, ...] = (
     Cause(joined_ranges),
     Cause(coarse_ranges),
     # Last, because its cost is what other causes leave: ranges that cut values off shift means, too.
-    Cause(shifted_means, lambda measure, blamed: measure.with_corrected_biases(blamed), tensor_by_tensor=False),
+    Cause(
+        shifted_means,
+        lambda measure, blamed: measure.with_corrected_biases(blamed),
+        tensor_by_tensor=False,
+        is_slow=True,
+    ),
 )
 """Every known cause; findings are ranked by what they cost."""
 
 
-def find_causes(evidence: Evidence, measure: Counterfactual | None = None) -> tuple[Finding, ...]:
+def find_causes(
+    evidence: Evidence, measure: Counterfactual | None = None, *, brief: bool = False
+) -> tuple[Finding, ...]:
     """Return what costs the outputs accuracy, most expensive first; if no rule knows it, the nodes that lose most.
 
     Args:
         evidence: What the rules read.
         measure: Measures what a cause costs; None returns what the rules find, in their order.
+        brief: Whether to leave out slow causes, and not to measure tensors one by one.
     """
     able = measure if measure is not None and measure.is_able else None
     weights = evidence.plan.weights
     found: list[Finding] = []
     for cause in CAUSES:
+        if brief and cause.is_slow:
+            continue
+        cause = replace(cause, tensor_by_tensor=cause.tensor_by_tensor and not brief)  # noqa: PLW2901
         # Without weights: that their rounding shifts means is what the last cause is about.
         blamed = frozenset(name for one in found for name in one.rounded or one.tensors if name not in weights)
         found += list(_findings(cause, evidence, able, blamed))
