@@ -20,7 +20,7 @@ from quantry.targets import Target
 
 _LOG = logging.getLogger(__name__)
 
-# Below this, an untuned model is too far from the float model to tell good changes from bad ones.
+# Below this, a model is of no use: it gets twice the time, and pieces of its graph are not weighed.
 _COLLAPSED_DB = 6.0
 
 # Above this, an untuned model is still more signal than noise, so that it shows what a change gains; below, only tuned

@@ -171,20 +171,6 @@ def is_rounded_again(model: ir.Model, plan: QuantPlan, nodes: Collection[str]) -
     )
 
 
-def products_after(model: ir.Model, nodes: Collection[str]) -> frozenset[str]:
-    """Return the multiplications that equalization inserted after nodes; they stay float if the nodes do.
-
-    Args:
-        model: The float model that was quantized.
-        nodes: Names of the nodes.
-    """
-    return frozenset(
-        node.name or ""
-        for node in model.graph
-        if is_channel_product(node) and any(producer.name in nodes for producer in producers_of(node))
-    )
-
-
 def count_pieces(model: ir.Model, quantized: Collection[str]) -> int:
     """Return how many quantized pieces a graph is cut into by float nodes, along its longest chain of pieces.
 

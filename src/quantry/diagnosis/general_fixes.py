@@ -18,8 +18,8 @@ from quantry.diagnosis.fix import (
     is_learned,
     is_rounded_again,
     node_name,
-    products_after,
 )
+from quantry.graph.edit import products_after
 
 # Layers at the beginning that stay float leave the rest of the model in one piece, which a layer in the middle does
 # not. They are at most this share of all layers.
@@ -60,7 +60,7 @@ def with_pieces(evidence: Evidence, fixes: Iterable[Fix]) -> tuple[Fix, ...]:
     def weighed() -> Iterator[Fix]:
         for fix in fixes:
             freed = {names.get(name, name) for name in fix.float_nodes}
-            kept = quantized - freed - products_after(evidence.model, freed)
+            kept = quantized - freed - products_after(evidence.model.graph, freed)
             if freed & layers and is_rounded_again(evidence.model, evidence.plan, fix.float_nodes):
                 continue
             if not freed & layers or len(kept & layers) >= fewest:

@@ -21,6 +21,7 @@ import onnx_ir as ir
 from quantry.equalize.folding import insert_product
 from quantry.equalize.linear_layer import array_of, is_own, store_array
 from quantry.graph.edit import FreshNames, constant_of
+from quantry.graph.joined import Joined
 from quantry.graph.operators import STANDARD_DOMAINS, facts
 from quantry.prepare.hard_swish import write_hard_sigmoid
 
@@ -135,14 +136,11 @@ def connected(places: Sequence[np.ndarray]) -> list[np.ndarray]:
     Args:
         places: For each gate the numbers of its factors.
     """
-    sets: list[set[int]] = []
-    for own in places:
-        together = set(own[own > 0].tolist())
-        apart = []
-        for other in sets:
-            if together & other:
-                together |= other
-            else:
-                apart.append(other)
-        sets = [*apart, together]
-    return [np.array(sorted(one)) for one in sets if one]
+    joined: Joined[int] = Joined()
+    every = [own[own > 0].tolist() for own in places]
+    for own in filter(None, every):
+        joined.join(own)
+    found: dict[int, set[int]] = {}
+    for place in {place for own in every for place in own}:
+        found.setdefault(joined.root(place), set()).add(place)
+    return [np.array(sorted(one)) for one in found.values()]

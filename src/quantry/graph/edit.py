@@ -2,7 +2,7 @@
 
 import gc
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -51,6 +51,20 @@ def is_channel_product(node: ir.Node) -> bool:
         return False
     value, factors = node.inputs
     return value is not None and factors is not None and (factors.name or "").startswith(f"{value.name}_factors")
+
+
+def products_after(nodes: Iterable[ir.Node], names: Collection[str | None]) -> frozenset[str]:
+    """Return the names of the multiplications that equalization inserted after some nodes; they stay float with these.
+
+    Args:
+        nodes: All nodes.
+        names: Names of the nodes that they multiply the results of.
+    """
+    return frozenset(
+        node.name or ""
+        for node in nodes
+        if is_channel_product(node) and any(producer.name in names for producer in producers_of(node))
+    )
 
 
 def bounds_of(node: ir.Node) -> tuple[float, float] | None:

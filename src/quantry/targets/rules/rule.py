@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from quantry.errors import ModelError
-from quantry.graph.edit import is_channel_product, producers_of
+from quantry.graph.edit import products_after
 from quantry.graph.float_model import FloatModel
 from quantry.graph.load import ModelLike, model_source
 from quantry.graph.passes.infer_shapes import infer_shapes
@@ -92,11 +92,7 @@ class CheckedModel:
         except (KeyError, TypeError, ValueError):
             return frozenset()
         # What equalization inserts after a layer is part of it, as in the selection of nodes.
-        products = {
-            node.name or ""
-            for node in filter(is_channel_product, self.operators)
-            if any(producer.name in names for producer in producers_of(node))
-        }
+        products = products_after(self.operators, names)
         return (names | products) & {node.name for node in self.operators if node.name}
 
     @property
