@@ -11,7 +11,7 @@ from tests.onnx_oracle import from_text, run
 
 import quantry
 from quantry.equalize.channel_labels import ChannelLabels
-from quantry.equalize.geometric_program import InverseScale, SharedScale, WeightScale, log_sum, minimized
+from quantry.equalize.geometric_program import SharedScale, SharedScales, WeightScale, log_sum, minimized
 from quantry.equalize.reshaped_labels import reshaped
 from quantry.errors import RecipeError
 from quantry.graph.edit import is_channel_product
@@ -303,9 +303,9 @@ def _terms(random: np.random.Generator, *, per_channel: bool) -> list:
     layer = WeightScale(
         peaks, energy, importance, places[:6].reshape(2, 3), places[6:].reshape(2, 4), 0.3, per_channel=per_channel
     )
-    inverse = InverseScale(random.uniform(0.1, 2, 5), random.integers(0, 6, 5), 0.1)
+    inverse = SharedScale(np.ones(5), random.uniform(0.1, 2, 5), random.integers(0, 6, 5), 0.1, inverse=True)
     shared = SharedScale(random.uniform(0.1, 3, 5), random.uniform(0.1, 2, 5), random.integers(0, 6, 5), -0.2)
-    return [layer, shared, inverse]
+    return [layer, SharedScales([shared, inverse])]
 
 
 @pytest.mark.parametrize("power", [1.0, 0.25])

@@ -17,15 +17,42 @@ Floats = np.ndarray
 NORM = 32
 """Exponent of the norm that stands for a maximum: at most 1.25 times as large for a thousand values."""
 
-Slope = tuple[np.ndarray, Floats]
-"""Positions in ``u`` and what is added to the slope there."""
+
+@dataclass(frozen=True, eq=False)
+class Evaluated:
+    """Some terms of the sum, evaluated.
+
+    Attributes:
+        values: (k,) logarithms of the terms.
+        places: (n,) positions in ``u``.
+        slopes: (n,) what each of these positions adds to the slope of its term.
+        owners: (n,) which of the terms each belongs to.
+    """
+
+    values: Floats
+    places: np.ndarray
+    slopes: Floats
+    owners: np.ndarray
+
+    @classmethod
+    def of_one(cls, value: float, slopes: Sequence[tuple[np.ndarray, Floats]]) -> "Evaluated":
+        """Return a single term.
+
+        Args:
+            value: Its logarithm.
+            slopes: Positions in ``u`` and the slopes there, in any shape.
+        """
+        places, parts = (
+            np.concatenate([column.reshape(-1) for column in columns]) for columns in zip(*slopes, strict=True)
+        )
+        return cls(np.array([value]), places, parts, np.zeros(len(places), np.intp))
 
 
-class Term(Protocol):
-    """One term of the sum."""
+class Terms(Protocol):
+    """One term of the sum, or several of one kind."""
 
-    def evaluate(self, u: Floats) -> tuple[float, list[Slope]]:
-        """Return the logarithm of the term and its slope.
+    def evaluate(self, u: Floats) -> Evaluated:
+        """Return the logarithms of the terms and their slopes.
 
         Args:
             u: Logarithms of all factors; the first is 0.
@@ -42,43 +69,43 @@ class SharedScale:
         importance: (n,) what the square of an error counts, not all 0.
         places: (n,) positions in ``u``.
         level: Logarithm of a constant factor.
+        inverse: Whether the values are the inverse factors, with ``-u`` instead of ``u``.
     """
 
     peaks: Floats
     importance: Floats
     places: np.ndarray
     level: float
-
-    def evaluate(self, u: Floats) -> tuple[float, list[Slope]]:
-        """Return the logarithm of the term and its slope."""
-        logarithms = u[self.places]
-        highest = self.peaks.max()
-        powers = (self.peaks / highest) ** NORM * np.exp(NORM * logarithms)
-        counted = self.importance * np.exp(-2 * logarithms)
-        steps, total = powers.sum(), counted.sum()
-        value = self.level + 2 * np.log(highest) + 2 / NORM * np.log(steps) + np.log(total)
-        return float(value), [(self.places, 2 * powers / steps - 2 * counted / total)]
+    inverse: bool = False
 
 
-@dataclass(frozen=True, eq=False)
-class InverseScale:
-    """The error of the inverse factors, which share a scale: ``max(exp(-u))**2 * sum(g exp(2 u))``.
+class SharedScales:
+    """Many terms of the kind `SharedScale`, evaluated together: there are hundreds of them with few values each.
 
-    Attributes:
-        importance: (n,) what the square of a relative error counts, not all 0.
-        places: (n,) positions in ``u``.
-        level: Logarithm of a constant factor.
+    Args:
+        terms: The terms, at least one.
     """
 
-    importance: Floats
-    places: np.ndarray
-    level: float
+    def __init__(self, terms: Sequence[SharedScale]) -> None:
+        sizes = [len(term.places) for term in terms]
+        highest = np.array([term.peaks.max() for term in terms])
+        self._owners = np.repeat(np.arange(len(terms)), sizes)
+        self._starts = np.cumsum([0, *sizes[:-1]])
+        self._places = np.concatenate([term.places for term in terms])
+        self._signs = np.where([term.inverse for term in terms], -1.0, 1.0)[self._owners]
+        self._powers = (np.concatenate([term.peaks for term in terms]) / highest[self._owners]) ** NORM
+        self._importance = np.concatenate([term.importance for term in terms])
+        self._levels = np.array([term.level for term in terms]) + 2 * np.log(highest)
 
-    def evaluate(self, u: Floats) -> tuple[float, list[Slope]]:
-        """Return the logarithm of the term and its slope."""
-        mirrored = SharedScale(np.ones(len(self.places)), self.importance, self.places, self.level)
-        value, slopes = mirrored.evaluate(-u)
-        return value, [(places, -slope) for places, slope in slopes]
+    def evaluate(self, u: Floats) -> Evaluated:
+        """Return the logarithms of the terms and their slopes."""
+        logarithms = self._signs * u[self._places]
+        powers = self._powers * np.exp(NORM * logarithms)
+        counted = self._importance * np.exp(-2 * logarithms)
+        steps, totals = np.add.reduceat(powers, self._starts), np.add.reduceat(counted, self._starts)
+        values = self._levels + 2 / NORM * np.log(steps) + np.log(totals)
+        slopes = 2 * self._signs * (powers / steps[self._owners] - counted / totals[self._owners])
+        return Evaluated(values, self._places, slopes, self._owners)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +131,7 @@ class WeightScale:
     level: float
     per_channel: bool
 
-    def evaluate(self, u: Floats) -> tuple[float, list[Slope]]:
+    def evaluate(self, u: Floats) -> Evaluated:
         """Return the logarithm of the term and its slope."""
         inside, energy = np.exp(-NORM * u[self.inputs]), self.energy * np.exp(2 * u[self.inputs])
         reached = np.matmul(self.powers, inside[:, :, None])[:, :, 0]
@@ -116,22 +143,23 @@ class WeightScale:
         fed, wanted = energy.sum(axis=1, keepdims=True), counted.sum(axis=1, keepdims=True)
         total = (fed * wanted).sum()
         value = self.level + 2 / NORM * np.log(steps) + np.log(total)
-        return float(value), [
+        slopes = [
             (self.outputs, 2 * outside * reached / steps - 2 * counted * fed / total),
             (self.inputs, 2 * energy * wanted / total - 2 * inside * back / steps),
         ]
+        return Evaluated.of_one(float(value), slopes)
 
-    def _with_own_scales(self, inside: Floats, energy: Floats, reached: Floats) -> tuple[float, list[Slope]]:
+    def _with_own_scales(self, inside: Floats, energy: Floats, reached: Floats) -> Evaluated:
         known = np.maximum(reached, np.finfo(np.float64).tiny)
         errors = self.importance * known ** (2 / NORM)
         fed, wanted = energy.sum(axis=1, keepdims=True), errors.sum(axis=1, keepdims=True)
         total = (fed * wanted).sum()
         back = np.matmul((errors / known)[:, None, :], self.powers)[:, 0]
         slope = 2 * energy * wanted / total - 2 * inside * back * fed / total
-        return float(self.level + np.log(total)), [(self.inputs, slope)]
+        return Evaluated.of_one(float(self.level + np.log(total)), [(self.inputs, slope)])
 
 
-def log_sum(terms: Sequence[Term], u: Floats, power: float = 1.0) -> tuple[float, Floats]:
+def log_sum(terms: Sequence[Terms], u: Floats, power: float = 1.0) -> tuple[float, Floats]:
     """Return the logarithm of the power mean of all terms times a constant, and its slope.
 
     Args:
@@ -140,16 +168,13 @@ def log_sum(terms: Sequence[Term], u: Floats, power: float = 1.0) -> tuple[float
         power: 1 is the sum of the terms. With a smaller power, small terms count more.
     """
     found = [term.evaluate(u) for term in terms]
-    values = np.array([value for value, _ in found])
+    values = np.concatenate([one.values for one in found])
     shares = np.exp(power * (values - values.max()))
     total = shares.sum()
-    every = [
-        (places.reshape(-1), share * part.reshape(-1))
-        for share, (_, parts) in zip(shares / total, found, strict=True)
-        for places, part in parts
-    ]
+    parts = np.split(shares / total, np.cumsum([len(one.values) for one in found[:-1]]))
     # All at once: most terms have a few of the many factors.
-    places, weights = (np.concatenate(column) for column in zip(*every, strict=True))
+    places = np.concatenate([one.places for one in found])
+    weights = np.concatenate([part[one.owners] * one.slopes for one, part in zip(found, parts, strict=True)])
     slope = np.bincount(places, weights, minlength=len(u))
     slope[0] = 0.0
     return float(values.max() + np.log(total) / power), slope

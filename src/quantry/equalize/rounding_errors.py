@@ -1,6 +1,5 @@
 """What rounding costs a model whose channels have factors, and the factors with which it costs least."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +9,16 @@ import onnx_ir as ir
 from quantry.equalize.channel_labels import ChannelLabels, LabelledLayer
 from quantry.equalize.fit_powers import is_rounded
 from quantry.equalize.gates import Gate, connected, sensitivity
-from quantry.equalize.geometric_program import NORM, InverseScale, SharedScale, Term, WeightScale, log_sum, minimized
+from quantry.equalize.geometric_program import (
+    NORM,
+    Evaluated,
+    SharedScale,
+    SharedScales,
+    Terms,
+    WeightScale,
+    log_sum,
+    minimized,
+)
 from quantry.equalize.linear_layer import LinearLayer, array_of, bias_magnitude
 from quantry.equalize.types import Types
 from quantry.graph.joined import Joined
@@ -176,7 +184,8 @@ class RoundingErrors:
         assert types.activation is not None
         self._activation, self._weight, self._bias = types.activation, types.weight, types.own_bias
         self.count = int(self._places.max())
-        self.terms: list[Term] = []
+        self.terms: list[Terms] = []
+        self._shared: list[SharedScale] = []
         for labelled in labels.layers:
             self._add_layer(labelled)
         for values in self._with_one_scale(labels):
@@ -184,13 +193,16 @@ class RoundingErrors:
         self._gates = labels.gates
         for gate in labels.gates:
             self._add_gate(gate)
+        if self._shared:
+            self.terms.append(SharedScales(self._shared))
 
     def solved(self, options: JointEqualization) -> Floats:
         """Return the logarithms of the best factors; the first one is 0, for everything that has no factor."""
         free = np.ones(self.count + 1, dtype=bool)
         found = self._minimized(np.zeros(self.count + 1), free, options.iterations, _POWERS)
+        known = [term.evaluate(found) for term in self.terms]
         for places in connected([self._places[gate.labels] for gate in self._gates]):
-            free[places] = self._loss_without(found, places) >= options.gain
+            free[places] = self._loss_without(found, known, places) >= options.gain
         # Neighbours of factors that do not pay for a multiplication are chosen again without them.
         if free.all():
             return found
@@ -209,18 +221,24 @@ class RoundingErrors:
         found: Floats = np.clip(u, -_FARTHEST, _FARTHEST)
         return found
 
-    def _loss_without(self, u: Floats, places: np.ndarray) -> float:
-        """Return by how much the errors of everything that has some of the factors grow without these factors."""
+    def _loss_without(self, u: Floats, known: Sequence[Evaluated], places: np.ndarray) -> float:
+        """Return by how much the errors of everything that has some of the factors grow without these factors.
+
+        Args:
+            u: Logarithms of all factors.
+            known: The terms at ``u``.
+            places: Positions of the factors in ``u``.
+        """
         without = u.copy()
         without[places] = 0.0
         changed = np.zeros(len(u), dtype=bool)
         changed[places] = True
         before = after = 0.0
-        for term in self.terms:
-            value, slopes = term.evaluate(u)
-            if any(changed[own].any() for own, _ in slopes):
-                before += math.exp(value)
-                after += math.exp(term.evaluate(without)[0])
+        for term, now in zip(self.terms, known, strict=True):
+            own = np.bincount(now.owners, changed[now.places], minlength=len(now.values)) > 0
+            if own.any():
+                before += float(np.exp(now.values[own]).sum())
+                after += float(np.exp(term.evaluate(without).values[own]).sum())
         return after / before if before > 0 else 1.0
 
     def _add_layer(self, labelled: LabelledLayer) -> None:
@@ -248,7 +266,7 @@ class RoundingErrors:
         if self._bias is not None and layer.bias is not None and where_out.any():
             magnitude = bias_magnitude(array_of(layer.bias), len(importance))
             if magnitude.any():
-                self.terms.append(SharedScale(magnitude, importance, where_out, _level(self._bias)))
+                self._shared.append(SharedScale(magnitude, importance, where_out, _level(self._bias)))
 
     def _add_gate(self, gate: Gate) -> None:
         """Add the error of the constant by which the input of a gate is multiplied."""
@@ -257,7 +275,8 @@ class RoundingErrors:
             return
         counted = self._importance.of_tensor(gate.source) * sensitivity(seen.energy)
         if counted.any():
-            self.terms.append(InverseScale(counted, self._places[gate.labels], _level(self._activation)))
+            places, level = self._places[gate.labels], _level(self._activation)
+            self._shared.append(SharedScale(np.ones(len(places)), counted, places, level, inverse=True))
 
     def _with_one_scale(self, labels: ChannelLabels) -> list[list[ir.Value]]:
         """Return the tensors that are rounded, in lists that share a scale."""
@@ -289,7 +308,7 @@ class RoundingErrors:
             return
         peak, importance, where = np.concatenate(peaks), np.concatenate(importances), np.concatenate(places)
         if where.any() and peak.any() and importance.any():
-            self.terms.append(SharedScale(peak, importance, where, _level(self._activation)))
+            self._shared.append(SharedScale(peak, importance, where, _level(self._activation)))
 
 
 def _weights(layer: LinearLayer) -> Floats:
