@@ -31,7 +31,7 @@ from quantry.graph.float_model import FloatModel
 from quantry.graph.load import ModelSource
 from quantry.graph.quant_plan import QuantPlan
 from quantry.graph.quantized_model import QuantizedModel
-from quantry.memo import Digest, Handle, Memo
+from quantry.memo import Digest, Handle, Memo, MemoryStore
 from quantry.mix import MixInputs, Score, run_mix
 from quantry.numerics.tensor_params import QuantParams
 from quantry.observe import BodyCalls, Statistics, body_as_model, body_calls, observe
@@ -379,6 +379,9 @@ def _without_harmful_rewrites(
     notes: list[str] = []
     best: _Quick | None = None
     parts: tuple[CalibrationData, CalibrationData] | None = None
+    if memo.store is None:
+        # The recipes share most of their stages, so these are held in memory until all are compared.
+        memo = Memo(MemoryStore(), memo.trace, verify_inputs=memo.verify_inputs)
     for name, leave_out, margin in _simpler(recipe):
         simpler = leave_out(recipe)
         if parts is None:

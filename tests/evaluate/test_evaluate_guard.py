@@ -9,7 +9,7 @@ from tests.onnx_oracle import from_text
 
 import quantry
 from quantry.evaluate import GuardReport
-from quantry.recipe import PRESETS, EqualizeOptions, EvaluateOptions, Recipe, SmoothQuant
+from quantry.recipe import PRESETS, EqualizeOptions, EvaluateOptions, JointEqualization, Recipe, SmoothQuant
 
 CPU = PRESETS["CPU_INT8"].recipe
 
@@ -77,6 +77,14 @@ def test_a_rewrite_that_makes_the_model_worse_is_dropped() -> None:
     assert result.recipe.equalize.smooth is None
     assert result.to_bytes() == plain.to_bytes()
     assert any("SmoothQuant was dropped" in note for note in result.notes)
+
+
+def test_recipes_are_compared_without_repeating_stages_although_nothing_is_stored() -> None:
+    options = EqualizeOptions(smooth=SmoothQuant(), joint=JointEqualization())
+    recipe = replace(CPU, equalize=options, evaluate=EvaluateOptions(fall_back=True))
+    entries = quantry.quantize(even_channels(), samples(), recipe, store=None).trace.entries
+    rewritten = [entry.key for entry in entries if entry.stage == "joint" and entry.outcome == "computed"]
+    assert len(rewritten) == len(set(rewritten)) > 0
 
 
 def test_a_rewrite_that_helps_on_other_samples_is_kept() -> None:
