@@ -8,16 +8,19 @@ from typing import cast
 import numpy as np
 import onnx
 import onnx.parser
+import pytest
 from onnx import numpy_helper
 
 from quantry.auto.effort import find_effort
+from quantry.auto.loop import _is_poor
 from quantry.auto.proposals import Proposal, fixes, unequalized, untuned
 from quantry.auto.run import AutoInputs, trial_inputs, without_fallback
-from quantry.auto.trials import Trials
+from quantry.auto.trials import Attempt, Trials
 from quantry.diagnosis import Diagnosis, Fix
 from quantry.diagnosis.evidence import Finding
 from quantry.diagnosis.fix import float_fix
 from quantry.diagnosis.general_fixes import _promising
+from quantry.evaluate.tasks import Closeness
 from quantry.recipe import EqualizeOptions, MinMax, Recipe, SmoothQuant, find_preset
 
 
@@ -97,3 +100,19 @@ def test_stages_of_earlier_trials_take_no_time(tmp_path: Path) -> None:
         selection = replace(recipe.plan.selection, exclude=("y",))
         changed = replace(recipe, plan=replace(recipe.plan, selection=selection))
         assert 0.0 < trials.expected(untuned(changed)) < trials.expected(changed) < 2 * attempt.seconds
+
+
+@pytest.mark.parametrize(
+    ("decibels", "agreement", "is_poor"),
+    [(30.0, 0.5, True), (10.0, 0.95, False), (10.0, np.nan, True), (20.0, np.nan, False)],
+)
+def test_models_that_share_few_decisions_are_poor(decibels: float, agreement: float, *, is_poor: bool) -> None:
+    measured = Closeness(np.array([decibels]), np.array([agreement]), np.array([np.nan]))
+    assert _is_poor(Attempt(Proposal("", Recipe()), measured, 1.0)) == is_poor
+
+
+def test_a_model_that_is_far_from_usable_gets_twice_the_time() -> None:
+    trials = cast("Trials", SimpleNamespace(seconds=50.0, effort=find_effort("default")))
+    assert not Trials.affords(trials, 20.0)
+    assert Trials.affords(trials, 20.0, is_urgent=True)
+    assert not Trials.affords(trials, 80.0, is_urgent=True)

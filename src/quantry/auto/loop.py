@@ -27,6 +27,10 @@ _COLLAPSED_DB = 6.0
 # trials do.
 _TELLING_DB = 3.0
 
+# Below this share of the float model's decisions, or this many dB where outputs hold no decision, the first fixes get
+# twice the time as well: they gain most, and a busy machine would otherwise return a model that it could have fixed.
+_POOR_AGREEMENT, _POOR_DB = 0.9, 15.0
+
 # The diagnosis is repeated after a round of fixes that helped, because other causes come to light.
 _ROUNDS = 3
 
@@ -95,6 +99,8 @@ class Loop:
         self._others: list[Attempt] = []
         self._kept: list[str] = []
         self._gains: dict[str, float] = {}
+        # Whether the fixes of the first diagnosis were tried.
+        self._is_fixed_once = False
         # Whether the start is the recipe of an existing result, which stays as it is if nothing helps.
         self._is_given = False
         # Recipes that were only measured; none was kept yet.
@@ -121,6 +127,7 @@ class Loop:
             self._consider(unequalized)
         # The diagnosis says what costs most, so that the time is spent on that first.
         self._fix()
+        self._is_fixed_once = True
         self._consider(simpler)
         for _ in range(_ROUNDS):
             if not self._fix():
@@ -239,7 +246,7 @@ class Loop:
         self._diagnosis = None
         recipe = self._lightened(self._best.recipe)
         # Most fixes change the plan: what is rounded, and to which type.
-        if not self._trials.affords(self._trials.expected(_replanned(recipe)), is_urgent=self._is_collapsed):
+        if not self._trials.affords(self._trials.expected(_replanned(recipe)), is_urgent=self._is_urgent):
             return
         try:
             # The data are the same in every round, so the rounds do not check them again. Trials measure the rest.
@@ -278,6 +285,11 @@ class Loop:
     @property
     def _is_collapsed(self) -> bool:
         return _collapsed(self._best)
+
+    @property
+    def _is_urgent(self) -> bool:
+        """Whether a trial may use twice the time."""
+        return self._is_collapsed or (not self._is_fixed_once and _is_poor(self._best))
 
     @property
     def _is_plain_better(self) -> bool:
@@ -328,7 +340,7 @@ class Loop:
         if self._decide(self._trials.run(Proposal.together(helped)), self._best):
             return True
         first = helped[0]
-        is_late = not self._trials.affords(self._trials.expected(first.recipe), is_urgent=self._is_collapsed)
+        is_late = not self._trials.affords(self._trials.expected(first.recipe), is_urgent=self._is_urgent)
         return len(helped) > 1 and not is_late and self._decide(self._trials.run(first), self._best)
 
     def _is_allowed(self, proposal: Proposal) -> bool:
@@ -339,7 +351,7 @@ class Loop:
         elif self._trials.is_single and len(proposal.recipe.tune.steps) > len(self._best.recipe.tune.steps):
             self._refused[proposal.label] = "one sample cannot show whether tuning on it helps on others"
         elif not self._trials.affords(
-            self._trials.expected(self._lightened(proposal.recipe)), is_urgent=self._is_collapsed
+            self._trials.expected(self._lightened(proposal.recipe)), is_urgent=self._is_urgent
         ):
             self._skipped[proposal.label] = None
         else:
@@ -449,6 +461,14 @@ def _in_order(proposals: Iterable[Proposal], labels: Sequence[str]) -> list[Prop
 
 def _collapsed(attempt: Attempt) -> bool:
     return attempt.closeness is None or attempt.closeness.mean_decibels < _COLLAPSED_DB
+
+
+def _is_poor(attempt: Attempt) -> bool:
+    closeness = attempt.closeness
+    if closeness is None:
+        return True
+    agreed = closeness.mean_agreement
+    return closeness.mean_decibels < _POOR_DB if agreed is None else agreed < _POOR_AGREEMENT
 
 
 def _is_same(before: Attempt, after: Attempt) -> bool:

@@ -196,7 +196,7 @@ class Trials:
 
         Args:
             seconds: CPU time of the trial.
-            is_urgent: Whether there is no usable model yet, which is worth twice the time.
+            is_urgent: Whether the model is far from usable yet, which is worth twice the time.
         """
         return self.seconds + seconds <= self.effort.seconds * (2 if is_urgent else 1)
 
