@@ -64,6 +64,19 @@ class DetectionSuite:
             replicates = bootstrap(count, self.resampled, resampled_precision(dataset.coco, list(dataset.ids), results))
         return Score(ap, count, replicates, {"AP50": ap50, "AP75": ap75})
 
+    def precision(self, model: Path, images: Callable[[Any], Any], limit: int | None = None) -> float:
+        """Return the average precision of a model on changed images.
+
+        Args:
+            model: The model.
+            images: From the class of the data set to one with changed images.
+            limit: Number of images; None for all.
+        """
+        script = self._script()
+        script.CocoVal = images(script.CocoVal)
+        _, (precision, *_) = self._evaluate(script, model, limit)
+        return float(precision)
+
     def _script(self) -> Any:
         return load_script(shared(self.name, "eval.py"))
 

@@ -1,5 +1,7 @@
 import contextlib
 import io
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from benchmarks.accuracy.leave_one_out import leave_one_out
 from benchmarks.accuracy.quality_table import quality_table
 from benchmarks.accuracy.score import bootstrap, interval, paired_interval
 from benchmarks.accuracy.suites import SUITES
+from benchmarks.accuracy.variants import VARIANTS, Variant
 from scipy import stats
 
 from quantry.recipe import PRESETS
@@ -134,3 +137,25 @@ def test_table_shows_decibels_agreement_and_the_share_of_float():
     assert "21.3" in line
     assert "91.0%" in line
     assert "yes: >= 0.49" in line
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_detections_on_changed_images_are_changed_back(variant: Variant) -> None:
+    class Data:
+        """One image with one bright box."""
+
+        def __iter__(self) -> Iterator[tuple[int, np.ndarray]]:
+            pixels = np.zeros((40, 60, 3), np.uint8)
+            pixels[5:15, 10:30] = 255
+            yield 7, pixels
+
+        def evaluate(self, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            return results
+
+    data = variant.data_set(Data)()
+    ((number, pixels),) = data
+    rows, columns = np.nonzero(pixels[:, :, 0] == 255)
+    x, y = int(columns.min()), int(rows.min())
+    found = [x, y, int(columns.max()) + 1 - x, int(rows.max()) + 1 - y]
+    (result,) = data.evaluate([{"image_id": number, "bbox": found, "score": 0.5}])
+    assert result == {"image_id": 7, "bbox": [10, 5, 20, 10], "score": 0.5}
