@@ -37,6 +37,20 @@ def publish_speed(content: dict[str, Any]) -> None:
     _page("bench", text)
 
 
+def with_published_scores(content: dict[str, Any], published: dict[str, Any]) -> dict[str, Any]:
+    """Return the results of a run of some models or contestants together with the published scores of all others.
+
+    Args:
+        content: What was measured.
+        published: The published results.
+    """
+    entries: dict[str, Any] = dict(published["entries"])
+    for name, entry in content["entries"].items():
+        before = entries.get(name, {}).get("scores", {})
+        entries[name] = {**entry, "scores": {**before, **entry["scores"]}}
+    return {**content, "entries": entries}
+
+
 def publish_accuracy(content: dict[str, Any], table: str) -> None:
     """Store the quality results, draw their chart and put their table into README.md."""
     for entry in content["entries"].values():

@@ -15,8 +15,8 @@ from benchmarks.accuracy.quality_table import quality_table
 from benchmarks.accuracy.run_suite import run_suite
 from benchmarks.accuracy.suites import SUITES
 from benchmarks.harness import Failure
-from benchmarks.locations import OUT, NotAvailable
-from benchmarks.publish import publish_accuracy
+from benchmarks.locations import OUT, RESULTS, NotAvailable
+from benchmarks.publish import publish_accuracy, with_published_scores
 from benchmarks.result_file import ResultFile
 from quantry.auto import EFFORTS
 
@@ -58,7 +58,10 @@ def main(arguments: list[str] | None = None) -> int:
     entries = store.read()["entries"]
     print("\n" + quality_table(entries) + f"\n\nResults: {store.path}")
     if given.publish and entries:
-        publish_accuracy(store.read(), quality_table(entries))
+        content = store.read()
+        if given.only or given.who:
+            content = with_published_scores(content, ResultFile(RESULTS / "accuracy.json").read())
+        publish_accuracy(content, quality_table(content["entries"]))
     return 0
 
 

@@ -2,6 +2,7 @@ import pytest
 from benchmarks.bench import select
 from benchmarks.bench_check import compare
 from benchmarks.markdown import replace_section, table
+from benchmarks.publish import with_published_scores
 from benchmarks.result_file import ResultFile
 from benchmarks.rows import ROWS
 from benchmarks.speed_table import losses, measures_table, missed_goals, ratios_table
@@ -108,3 +109,14 @@ def test_select_by_beginning_of_name():
     assert {row.name for row in select(ROWS, ["import"], quick=True)} == {"import"}
     with pytest.raises(SystemExit, match="no row begins"):
         select(ROWS, ["nothing"], quick=False)
+
+
+def test_a_run_of_some_contestants_leaves_published_scores_of_others():
+    published = {"command": "all", "entries": {"a": {"scores": {"float": 1, "peer": 2}}, "b": {"scores": {"peer": 3}}}}
+    measured = {"command": "some", "entries": {"a": {"scores": {"float": 4, "auto": 5}}}}
+    merged = with_published_scores(measured, published)
+    assert merged["command"] == "some"
+    assert merged["entries"] == {
+        "a": {"scores": {"float": 4, "peer": 2, "auto": 5}},
+        "b": {"scores": {"peer": 3}},
+    }
