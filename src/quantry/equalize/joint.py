@@ -71,7 +71,7 @@ def joint_needs(model: FloatModel) -> Needs:
     return Needs(tuple((value.name or "", axis) for value, axis in observed_tensors(labels)))
 
 
-@stage(name="joint", version=4, environment=depends_on("onnx_ir", "numpy"))
+@stage(name="joint", version=5, environment=depends_on("onnx_ir", "numpy"))
 def equalize_jointly(
     model: FloatModel,
     statistics: Statistics,
