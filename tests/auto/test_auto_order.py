@@ -12,10 +12,10 @@ import pytest
 from onnx import numpy_helper
 
 from quantry.auto.effort import find_effort
-from quantry.auto.loop import _is_poor
+from quantry.auto.gain import is_poor
 from quantry.auto.proposals import Proposal, fixes, unequalized, untuned
 from quantry.auto.run import AutoInputs, trial_inputs, without_fallback
-from quantry.auto.trials import Attempt, Trials
+from quantry.auto.trials import Trials
 from quantry.diagnosis import Diagnosis, Fix
 from quantry.diagnosis.evidence import Finding
 from quantry.diagnosis.fix import float_fix
@@ -103,12 +103,12 @@ def test_stages_of_earlier_trials_take_no_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("decibels", "agreement", "is_poor"),
+    ("decibels", "agreement", "expected"),
     [(30.0, 0.5, True), (10.0, 0.95, False), (10.0, np.nan, True), (20.0, np.nan, False)],
 )
-def test_models_that_share_few_decisions_are_poor(decibels: float, agreement: float, *, is_poor: bool) -> None:
+def test_models_that_share_few_decisions_are_poor(decibels: float, agreement: float, *, expected: bool) -> None:
     measured = Closeness(np.array([decibels]), np.array([agreement]), np.array([np.nan]))
-    assert _is_poor(Attempt(Proposal("", Recipe()), measured, 1.0)) == is_poor
+    assert is_poor(measured) == expected
 
 
 def test_a_model_that_is_far_from_usable_gets_twice_the_time() -> None:

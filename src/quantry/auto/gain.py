@@ -32,6 +32,9 @@ GOOD_AGREEMENT, GOOD_DB, GOOD_MAP_DB = 0.99, 30.0, 35.0
 A map such as a detector's output must have both: where objects are is decided long before the boxes are precise.
 """
 
+POOR_AGREEMENT, POOR_DB = 0.9, 15.0
+"""Agreement of decisions, or dB where outputs hold no decision, below which a model is far from usable."""
+
 
 @dataclass(frozen=True)
 class Gain:
@@ -108,6 +111,16 @@ def is_good(closeness: Closeness) -> bool:
     if ties is None:
         return agreement >= GOOD_AGREEMENT and decibels >= GOOD_MAP_DB
     return agreement >= GOOD_AGREEMENT and ties == 0.0
+
+
+def is_poor(closeness: Closeness) -> bool:
+    """Return whether a model is so far from the float model that fixing it is worth more time.
+
+    Args:
+        closeness: How close it is.
+    """
+    agreement = closeness.mean_agreement
+    return closeness.mean_decibels < POOR_DB if agreement is None else agreement < POOR_AGREEMENT
 
 
 def _surely_positive(differences: NDArray[np.float64], untested: float) -> bool:

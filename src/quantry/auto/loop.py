@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from quantry.auto.gain import FREE_GAIN, Gain, is_good
+from quantry.auto.gain import FREE_GAIN, Gain, is_good, is_poor
 from quantry.auto.proposals import Proposal, fixes, simpler, tuned_again, tunings, unequalized, untuned
 from quantry.auto.training import affordable_trainings, can_train
 from quantry.auto.trials import Attempt, Trials, Tried
@@ -26,10 +26,6 @@ _COLLAPSED_DB = 6.0
 # Above this, an untuned model is still more signal than noise, so that it shows what a change gains; below, only tuned
 # trials do.
 _TELLING_DB = 3.0
-
-# Below this share of the float model's decisions, or this many dB where outputs hold no decision, the first fixes get
-# twice the time as well: they gain most, and a busy machine would otherwise return a model that it could have fixed.
-_POOR_AGREEMENT, _POOR_DB = 0.9, 15.0
 
 # The diagnosis is repeated after a round of fixes that helped, because other causes come to light.
 _ROUNDS = 3
@@ -178,6 +174,7 @@ class Loop:
             diagnosis = self._diagnosis
             # Names of nodes may have changed with what was kept, and other causes come to light.
             if self._consider(lambda recipe: _in_order(fixes(recipe, diagnosis), helpful), always=True):
+                self._is_fixed_once = True
                 self._fix()
                 self._diagnosis = diagnosis
         self._lightened = _unchanged
@@ -288,8 +285,12 @@ class Loop:
 
     @property
     def _is_urgent(self) -> bool:
-        """Whether a trial may use twice the time."""
-        return self._is_collapsed or (not self._is_fixed_once and _is_poor(self._best))
+        """Whether a trial may use twice the time.
+
+        The first fixes gain most, and a busy machine would otherwise return a model that it could have fixed.
+        """
+        closeness = self._best.closeness
+        return self._is_collapsed or (not self._is_fixed_once and closeness is not None and is_poor(closeness))
 
     @property
     def _is_plain_better(self) -> bool:
@@ -461,14 +462,6 @@ def _in_order(proposals: Iterable[Proposal], labels: Sequence[str]) -> list[Prop
 
 def _collapsed(attempt: Attempt) -> bool:
     return attempt.closeness is None or attempt.closeness.mean_decibels < _COLLAPSED_DB
-
-
-def _is_poor(attempt: Attempt) -> bool:
-    closeness = attempt.closeness
-    if closeness is None:
-        return True
-    agreed = closeness.mean_agreement
-    return closeness.mean_decibels < _POOR_DB if agreed is None else agreed < _POOR_AGREEMENT
 
 
 def _is_same(before: Attempt, after: Attempt) -> bool:
