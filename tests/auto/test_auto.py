@@ -196,12 +196,12 @@ def test_gain_that_loses_decisions_is_not_supported() -> None:
     before, after = np.full(20, 20.0), np.full(20, 21.0)
     lost = Gain.between(closeness(before, np.ones(20)), closeness(after, np.zeros(20)))
     assert lost.surely_closer
-    assert not lost.supports(is_free=True)
+    assert not lost.supports(is_cheap=True)
     small = Gain.between(closeness(before, np.ones(20)), closeness(before + 0.3, np.ones(20)))
-    assert small.supports(is_free=True)
-    assert not small.supports(is_free=False)
+    assert small.supports(is_cheap=True)
+    assert not small.supports(is_cheap=False)
     one = Gain.between(closeness(before[:1]), closeness(before[:1] + 0.5))
-    assert not one.supports(is_free=True)
+    assert not one.supports(is_cheap=True)
     assert is_good(Closeness(before, np.ones(20), np.zeros(20)))
     assert not is_good(Closeness(before, np.ones(20), np.full(20, 0.1)))
     # A map, such as a detector's output, has no ties; its boxes must be precise as well.
@@ -280,9 +280,9 @@ def test_float_node_in_the_middle_must_make_up_for_cutting_the_graph() -> None:
     assert count_pieces(model, names - {"GlobalAveragePool_5"}) == 1
     assert count_pieces(model, names - {"Conv_0", "Relu_1"}) == 1
     better = Gain.between(closeness(np.full(20, 20.0)), closeness(np.full(20, 22.0)))
-    assert better.supports(is_free=False)
-    assert not better.supports(is_free=False, pieces=1)
-    assert Gain.between(closeness(np.full(20, 20.0)), closeness(np.full(20, 24.0))).supports(is_free=False, pieces=1)
+    assert better.supports(is_cheap=False)
+    assert not better.supports(is_cheap=False, pieces=1)
+    assert Gain.between(closeness(np.full(20, 20.0)), closeness(np.full(20, 24.0))).supports(is_cheap=False, pieces=1)
     assert find_target("vitisai").float_elsewhere
     assert not find_target("ort-cpu").float_elsewhere
 

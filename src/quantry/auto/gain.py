@@ -12,8 +12,8 @@ from quantry.evaluate.tasks import Closeness
 CONFIDENCE = 0.95
 """Confidence of the one-sided test."""
 
-FREE_GAIN, COSTLY_GAIN = 0.1, 0.5
-"""Least gain in dB that is worth a change: of one that costs nothing at run time, and of one in float or 16 bits."""
+CHEAP_GAIN, COSTLY_GAIN = 0.1, 0.5
+"""Least gain in dB that is worth a change: of one that costs hardly anything at run time, and of another one."""
 
 HALF_BIT = 3.0
 """Half a bit of resolution in dB."""
@@ -76,16 +76,16 @@ class Gain:
             surely_agrees=_surely_positive(agreed, 1.0),
         )
 
-    def supports(self, *, is_free: bool, pieces: int = 0) -> bool:
+    def supports(self, *, is_cheap: bool, pieces: int = 0) -> bool:
         """Return whether the change is worth keeping.
 
         Either the decibels rise and the agreement does not fall, or the agreement rises and the decibels do not fall.
 
         Args:
-            is_free: Whether it costs nothing at run time.
+            is_cheap: Whether it costs hardly anything at run time, unlike layers in float or tensors of 16 bits.
             pieces: How many more pieces the graph falls into.
         """
-        least = (FREE_GAIN if is_free else COSTLY_GAIN) + SPLIT_GAIN * pieces
+        least = (CHEAP_GAIN if is_cheap else COSTLY_GAIN) + SPLIT_GAIN * pieces
         closer = self.surely_closer and self.decibels >= least and not self.surely_disagrees
         return closer or (self.surely_agrees and self.decibels >= SPLIT_GAIN * pieces)
 

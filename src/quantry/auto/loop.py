@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from quantry.auto.gain import FREE_GAIN, Gain, is_good, is_poor
+from quantry.auto.gain import CHEAP_GAIN, Gain, is_good, is_poor
 from quantry.auto.proposals import Proposal, fixes, simpler, tuned_again, tunings, unequalized, untuned
 from quantry.auto.training import affordable_trainings, can_train
 from quantry.auto.trials import Attempt, Trials, Tried
@@ -371,7 +371,7 @@ class Loop:
         self._record(attempt, gain, accepted=accepted)
         if accepted:
             self._keep(attempt)
-        elif self._splits(attempt.proposal) and gain.supports(is_free=False):
+        elif self._splits(attempt.proposal) and gain.supports(is_cheap=False):
             pieces = f"{attempt.proposal.pieces} more piece{'s' if attempt.proposal.pieces > 1 else ''}"
             self._refused[attempt.proposal.label] = (
                 f"{gain.decibels:+.1f} dB do not make up for a graph in {pieces}, because float nodes run elsewhere"
@@ -389,7 +389,7 @@ class Loop:
         if after.closeness is None or before.closeness is None:
             return False
         pieces = 0 if _collapsed(before) else self._splits(after.proposal)
-        return _gain(before, after).supports(is_free=after.proposal.is_free, pieces=pieces)
+        return _gain(before, after).supports(is_cheap=after.proposal.is_cheap, pieces=pieces)
 
     def _splits(self, proposal: Proposal) -> int:
         """Return how many more pieces of the graph the target would run because of a proposal."""
@@ -449,7 +449,7 @@ class Loop:
             return False
         gain = _gain(self._best, attempt)
         # More samples are better for samples that nobody has seen, so a difference that means nothing does not count.
-        is_worse = gain.decibels < -FREE_GAIN or gain.surely_disagrees
+        is_worse = gain.decibels < -CHEAP_GAIN or gain.surely_disagrees
         self._record(attempt, gain, accepted=not is_worse)
         return not is_worse
 

@@ -40,6 +40,7 @@ class Proposal:
         cause: Title of the finding that suggested it; empty if none did.
         pieces: How many more pieces its float nodes cut the quantized graph into.
         parts: Labels of the changes that are tried together; empty for a single one.
+        is_cheap: Whether it costs hardly anything at run time, so that a small gain is worth it.
     """
 
     label: str
@@ -48,6 +49,7 @@ class Proposal:
     cause: str = ""
     pieces: int = 0
     parts: tuple[str, ...] = ()
+    is_cheap: bool = True
 
     @classmethod
     def together(cls, proposals: Sequence["Proposal"]) -> "Proposal":
@@ -65,6 +67,7 @@ class Proposal:
             is_free=all(proposal.is_free for proposal in proposals),
             pieces=sum(proposal.pieces for proposal in proposals),
             parts=parts,
+            is_cheap=all(proposal.is_cheap for proposal in proposals),
         )
 
 
@@ -182,7 +185,8 @@ def fixes(recipe: Recipe, diagnosis: Diagnosis) -> Iterator[Proposal]:
             changed = apply_fix(recipe, fix)
         except RecipeError:
             continue  # such as 16 bits for a type that has none
-        yield Proposal(fix.label, changed, fix.is_free, cause, fix.pieces)
+        cheap = fix.is_free or fix.is_cheap
+        yield Proposal(fix.label, changed, fix.is_free, cause, fix.pieces, is_cheap=cheap)
 
 
 def tuned_again(recipe: Recipe, tuning: TuneOptions) -> Iterator[Proposal]:

@@ -24,6 +24,7 @@ class Fix:
         wide_tensors: Activations that get 16 bits.
         steps: Tuning steps to append.
         is_costly: Whether it costs run time although neither nodes nor tensors are named.
+        is_cheap: Whether its float nodes take hardly any run time: there is no layer among them, and they come last.
         pieces: How many more pieces the quantized part of the graph falls into because of the float nodes. Each of them
             is a detour on a device that runs no float nodes.
         depth: How many of the first layers its float nodes are; 0 if they are something else.
@@ -36,6 +37,7 @@ class Fix:
     wide_tensors: tuple[str, ...] = ()
     steps: tuple[TuneStep, ...] = ()
     is_costly: bool = False
+    is_cheap: bool = False
     pieces: int = 0
     depth: int = 0
     expected: float | None = None

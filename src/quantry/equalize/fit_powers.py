@@ -7,13 +7,14 @@
 A power-of-two scale wastes up to half of its range. A factor between 1 and 2 for each tensor removes that loss, but it
 moves the ranges of the weights on both sides as well, so all factors are chosen together: each tensor, weight and bias
 has an estimated rounding error that depends on its own factor only, and the factors that make the sum small are found
-one after the other. Tensors that an Add, a Concat or a pool connects share a factor.
+one after the other. Tensors that an Add, a Concat or a pool connects share a factor. A factor passes a gate, such as
+SiLU, if a constant multiplies what its function reads, as joint equalization writes it (`gates`).
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -42,6 +43,8 @@ _SAMPLED = 1 << 16
 _SHIFTS = (1, 0, -1, -2)
 """Exponents of candidate steps, relative to the step that covers the largest value."""
 
+_Entry = TypeVar("_Entry")
+
 _GAIN = 0.01
 """Smaller gains of the estimated error change nothing."""
 
@@ -50,7 +53,7 @@ def _are_powers(*specs: TensorSpec) -> bool:
     return all(isinstance(spec.scale, PowerOfTwoScale) for spec in specs)
 
 
-@stage(name="fit_powers", version=1, environment=depends_on("onnx_ir", "numpy"))
+@stage(name="fit_powers", version=2, environment=depends_on("onnx_ir", "numpy"))
 def fit_powers(
     model: FloatModel,
     statistics: Statistics,
@@ -97,12 +100,14 @@ class Group:
         makers: Layers that compute some of them; their weight and bias take the factor.
         readers: Layers that read some of them; their weight takes its inverse.
         constants: Constant operands with the factor, each with the node that reads it and its place there.
+        inverse: Constants that multiply what a gate's function reads (`gates`); they take the inverse of the factor.
     """
 
     values: list[ir.Value] = field(default_factory=list)
     makers: list[LinearLayer] = field(default_factory=list)
     readers: list[LinearLayer] = field(default_factory=list)
     constants: list[tuple[ir.Node, int]] = field(default_factory=list)
+    inverse: list[tuple[ir.Node, int]] = field(default_factory=list)
 
     def multiply(self, factor: float, names: FreshNames) -> None:
         """Multiply the tensors by a factor; the model computes the same.
@@ -119,12 +124,11 @@ class Group:
                 _store_product(layer.bias, factor)
         for layer in self.readers:
             _store_product(layer.weight, 1.0 / factor)
-        for node, index in self.constants:
-            value = node.inputs[index]
-            array = constant_of(value)
-            if value is None or array is None:
-                continue
-            store_input(node, index, array.astype(np.float64) * factor, names)
+        operands = [(place, factor) for place in self.constants] + [(place, 1.0 / factor) for place in self.inverse]
+        for (node, index), times in operands:
+            array = constant_of(node.inputs[index])
+            if array is not None:
+                store_input(node, index, array.astype(np.float64) * times, names)
 
 
 def _store_product(value: ir.Value, factor: float) -> None:
@@ -150,7 +154,8 @@ class _Walk:
         self._kept: dict[ir.Value, str] = {}
         self._made: list[tuple[LinearLayer, ir.Value]] = []
         self._read: list[tuple[LinearLayer, ir.Value]] = []
-        self._constants: list[tuple[ir.Node, int, ir.Value]] = []
+        self._constants: list[tuple[tuple[ir.Node, int], ir.Value]] = []
+        self._inverse: list[tuple[tuple[ir.Node, int], ir.Value]] = []
         self._biases: set[ir.Node] = set()
         for value in (*model.graph.inputs, *model.graph.outputs):
             self._keep(value, "it is an input or output of the model")
@@ -165,16 +170,28 @@ class _Walk:
             root = self._tensors.root(value)
             if root not in kept:
                 found.setdefault(root, Group()).values.append(value)
-        for layer, value in self._made:
-            if (group := found.get(self._tensors.root(value))) is not None:
-                group.makers.append(layer)
-        for layer, value in self._read:
-            if (group := found.get(self._tensors.root(value))) is not None:
-                group.readers.append(layer)
-        for node, index, value in self._constants:
-            if (group := found.get(self._tensors.root(value))) is not None:
-                group.constants.append((node, index))
+        self._share(found, self._made, lambda group: group.makers)
+        self._share(found, self._read, lambda group: group.readers)
+        self._share(found, self._constants, lambda group: group.constants)
+        self._share(found, self._inverse, lambda group: group.inverse)
         return [group for group in found.values() if group.makers]
+
+    def _share(
+        self,
+        groups: Mapping[ir.Value, Group],
+        entries: Iterable[tuple[_Entry, ir.Value]],
+        list_of: Callable[[Group], list[_Entry]],
+    ) -> None:
+        """Give each entry to the group of its tensor, if there is one.
+
+        Args:
+            groups: By the root of their tensors.
+            entries: What a factor changes, each with the tensor that has the factor.
+            list_of: The list of a group that the entries belong to.
+        """
+        for entry, value in entries:
+            if (group := groups.get(self._tensors.root(value))) is not None:
+                list_of(group).append(entry)
 
     def reasons(self) -> Counter[str]:
         """Return the number of tensors that keep their factor, by reason."""
@@ -193,8 +210,8 @@ class _Walk:
             self._visit_clip(node)
         elif standard and node.op_type in _SUMS:
             self._visit_sum(node)
-        elif standard and node.op_type == "Mul" and any(constant_of(value) is not None for value in node.inputs):
-            self._join([*(value for value in node.inputs if constant_of(value) is None), *node.outputs])
+        elif standard and node.op_type == "Mul":
+            self._visit_product(node)
         elif standard and self._is_homogeneous(node):
             self._join([node.inputs[0], *node.outputs])
             self._keep_all(node.inputs[1:], f"{node.op_type} reads it as a setting")
@@ -222,13 +239,27 @@ class _Walk:
             if constant is None:
                 self._keep(node.outputs[0], "the bounds of Clip are computed")
             elif np.isfinite(constant).all() and np.abs(constant).max(initial=0.0) < np.finfo(np.float32).max / 4:
-                self._constants.append((node, index, node.outputs[0]))
+                self._constants.append(((node, index), node.outputs[0]))
+
+    def _visit_product(self, node: ir.Node) -> None:
+        computed = [value for value in node.inputs if value is not None and constant_of(value) is None]
+        # The result of a gate's function has no factor, so the product has that of the other operand.
+        free = [value for value in computed if value not in self._kept]
+        if len(free) != 1:
+            self._keep_all((*computed, *node.outputs), "Mul does not pass a factor on")
+        elif len(computed) == 1 and feeds_functions(node):
+            index = next(index for index, value in enumerate(node.inputs) if value is not free[0])
+            self._tensors.add(free[0])
+            self._inverse.append(((node, index), free[0]))
+            self._keep(node.outputs[0], "the function of a gate reads it")
+        else:
+            self._join([free[0], *node.outputs])
 
     def _visit_sum(self, node: ir.Node) -> None:
         self._join([*(value for value in node.inputs if constant_of(value) is None), *node.outputs])
         for index, value in enumerate(node.inputs):
             if constant_of(value) is not None:
-                self._constants.append((node, index, node.outputs[0]))
+                self._constants.append(((node, index), node.outputs[0]))
 
     @staticmethod
     def _is_homogeneous(node: ir.Node) -> bool:
@@ -299,6 +330,11 @@ class _Fit:
                 stats = self._statistics.tensors.get(value.name or "")
                 if stats is not None and stats.finite_count and is_rounded(value):
                     self._errors.append(_Error(number, -1, self._of_activation(stats, activation)))
+            for node, index in group.inverse:
+                constant = constant_of(node.inputs[index])
+                assert constant is not None
+                rows = constant.astype(np.float64).reshape(1, -1)
+                self._errors.append(_Error(-1, number, self._of_rows(rows, activation, float((rows**2).mean()))))
         for layer in {**made, **read}:
             plus, minus = made.get(layer, -1), read.get(layer, -1)
             self._errors.append(_Error(plus, minus, self._of_weight(layer, weight)))
@@ -411,6 +447,19 @@ def _steps(peak: Any, levels: int) -> Iterator[Any]:
     exponent = np.ceil(np.log2(np.maximum(peak, np.finfo(np.float32).tiny) / levels))
     for shift in _SHIFTS:
         yield np.exp2(exponent + shift)
+
+
+def feeds_functions(node: ir.Node) -> bool:
+    """Whether only functions of single elements read a product, so that its constant can undo a factor.
+
+    Joint equalization writes such products in front of the functions of gates.
+    """
+    readers = [use.node for use in node.outputs[0].uses()]
+    return (
+        bool(readers)
+        and not node.outputs[0].is_graph_output()
+        and all(facts(reader).scalar is not None and not facts(reader).homogeneous for reader in readers)
+    )
 
 
 def is_rounded(value: ir.Value) -> bool:

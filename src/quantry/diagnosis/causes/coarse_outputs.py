@@ -1,6 +1,7 @@
 """Cause: outputs with so few levels that several classes share the highest score."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from quantry.diagnosis.causes.poor_ranges import stretched
 from quantry.diagnosis.evidence import Evidence, Finding
@@ -48,7 +49,7 @@ def last_node_fixes(evidence: Evidence) -> tuple[Fix, ...]:
         evidence: The evidence.
     """
     after, layers = last_nodes(evidence.model, evidence.plan)
-    fixes = [float_fix(after, "the nodes after the last layers")] if after else []
+    fixes = [replace(float_fix(after, "the nodes after the last layers"), is_cheap=True)] if after else []
     if layers and len(layers) <= _MOST_LAYERS:
         fixes.append(float_fix((*after, *layers), "the last layers"))
     return tuple(fixes)
