@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.graph.edit import is_channel_product, producers_of
+from quantry.graph.lone_layers import lone_layers
 from quantry.graph.operators import FUSIBLE, LINEAR
 from quantry.graph.quant_plan import QuantPlan
 from quantry.recipe import JointEqualization, TuneStep
@@ -151,26 +152,18 @@ def freed_tensors(model: ir.Model, plan: QuantPlan, nodes: Collection[str]) -> f
     return frozenset(freed & {*plan.activations, *plan.weights, *plan.biases})
 
 
-_ROUNDED_BY_RUNTIME = ("Conv", "ConvTranspose", "Gemm")
-
-
 def is_rounded_again(model: ir.Model, plan: QuantPlan, nodes: Collection[str]) -> bool:
-    """Return whether some nodes would not stay float: onnxruntime rounds the weights of a lone layer itself.
-
-    Its optimizer WeightBiasQuantization gives the float weights of a layer between two quantized tensors one scale.
+    """Return whether some nodes would not stay float, because onnxruntime rounds the weights of lone layers itself.
 
     Args:
         model: The float model that was quantized.
         plan: What is quantized.
         nodes: Names of the nodes, as in `Fix.float_nodes`.
     """
+    names = {node.name or "" for node in model.graph if node_name(node) in nodes}
     rounded = plan.activations.keys() - freed_tensors(model, plan, nodes)
-    return any(
-        node.op_type in _ROUNDED_BY_RUNTIME
-        and node_name(node) in nodes
-        and all(value is not None and value.name in rounded for value in (node.inputs[0], node.outputs[0]))
-        for node in model.graph
-    )
+    lone = lone_layers(model.graph, set(plan.quantized_nodes) - names, rounded)
+    return any(node.name in names for node in lone)
 
 
 def count_pieces(model: ir.Model, quantized: Collection[str]) -> int:

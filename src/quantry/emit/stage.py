@@ -17,6 +17,7 @@ from quantry.emit.qdq import emit_qdq
 from quantry.emit.qoperator import emit_qoperator
 from quantry.graph.edit import collection_paused
 from quantry.graph.float_model import FloatModel
+from quantry.graph.lone_layers import OPTIMIZER, lone_layers
 from quantry.graph.passes import convert_opset, explicit_attributes
 from quantry.graph.quant_plan import QuantPlan, SharedRange
 from quantry.graph.quantized_model import QuantizedModel
@@ -79,7 +80,7 @@ def emit(
         again = partial(_written_again, model, plan, params, options, metadata)
         return QuantizedModel(again, template.notes, partial(template.filled, model, params, metadata))
     written, origins = _written(model, plan, params, options, metadata)
-    notes = _notes(written, plan)
+    notes = (*_notes(written, plan), *_lone_notes(model, plan, options))
     if origins is None:
         return QuantizedModel(written, notes)
 
@@ -143,6 +144,23 @@ def _drop_unused_constants(model: ir.Model) -> None:
     for name, value in list(model.graph.initializers.items()):
         if not value.uses() and not value.is_graph_output() and value not in model.graph.inputs:
             del model.graph.initializers[name]
+
+
+def _lone_notes(model: FloatModel, plan: QuantPlan, options: EmitOptions) -> tuple[str, ...]:
+    """Name the layers that onnxruntime rounds although the plan leaves them float."""
+    if not isinstance(options.format, Qdq | QOperator):
+        return ()
+    names = [node.name for node in lone_layers(model.model.graph, plan.quantized_nodes, plan.activations)]
+    if not names:
+        return ()
+    layers = f"{len(names)} layers that stay float between quantized tensors, such as {names[0]!r},"
+    if len(names) == 1:
+        layers = f"{names[0]!r}, which stays float between quantized tensors,"
+    note = (
+        f"onnxruntime rounds the weights of {layers} to 8 bits by itself; open the session with "
+        f"disabled_optimizers=[{OPTIMIZER!r}], or keep the nodes around in float too"
+    )
+    return (note,)
 
 
 def _notes(model: ir.Model, plan: QuantPlan) -> tuple[str, ...]:
