@@ -24,6 +24,7 @@ from quantry.data.calibration_data import CalibrationData
 from quantry.emit import emit
 from quantry.errors import RecipeError, StoreError
 from quantry.evaluate import measure_latency
+from quantry.graph.multiplications import multiplications
 from quantry.graph.quant_plan import QuantPlan, SharedRange
 from quantry.memo import Memo, Trace, TraceEntry, fingerprint
 from quantry.pipeline import Observed, Stages, follow_names, run_observe, run_prepare, run_quantize
@@ -347,23 +348,7 @@ def bit_operations(model: ir.Model, plan: QuantPlan, kernels: Collection[DataTyp
             return _FLOAT_BITS * _FLOAT_BITS
         return math.prod(_FLOAT_BITS if dtype is None else dtype.bits for dtype in types)
 
-    return sum(count * bits(node) for node in model.graph if (count := _multiplications(node)))
-
-
-def _multiplications(node: ir.Node) -> float:
-    if node.domain not in ("", "ai.onnx") or len(node.inputs) < 2:
-        return 0.0
-    left, right, output = (_shape(value) for value in (node.inputs[0], node.inputs[1], node.outputs[0]))
-    if node.op_type == "Conv":
-        return math.prod(output) * math.prod(right[1:])
-    if node.op_type == "ConvTranspose":
-        return math.prod(left) * math.prod(right[1:])
-    if node.op_type == "Gemm":
-        transposed = node.attributes.get_int("transA", 0)
-        return math.prod(output) * (left[0] if transposed else left[-1]) if left else 0.0
-    if node.op_type == "MatMul":
-        return math.prod(output) * left[-1] if left else 0.0
-    return 0.0
+    return sum(count * bits(node) for node in model.graph if (count := multiplications(node)))
 
 
 def _type(node: ir.Node, index: int, plan: QuantPlan) -> DataType | None:
@@ -381,11 +366,3 @@ def _type(node: ir.Node, index: int, plan: QuantPlan) -> DataType | None:
         return None
     entry = plan.activations[plan.root(name)]
     return None if isinstance(entry, SharedRange) else entry.spec.dtype
-
-
-def _shape(value: ir.Value | None) -> Sequence[int]:
-    if value is None:
-        return []
-    if value.const_value is not None:
-        return list(value.const_value.shape.numpy())
-    return [] if value.shape is None else [size if isinstance(size, int) else 1 for size in value.shape]

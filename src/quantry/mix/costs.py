@@ -11,6 +11,7 @@ import onnx_ir as ir
 from quantry.emit import emit
 from quantry.execute.quantized_view import QuantizedView
 from quantry.graph.float_model import FloatModel
+from quantry.graph.multiplications import elements, multiplications
 from quantry.graph.quant_plan import OwnRange, QuantPlan
 from quantry.graph.segments import segment_of
 from quantry.mix.downstream import Downstream, Tensors
@@ -70,30 +71,8 @@ def bit_operations(model: FloatModel, groups: Sequence[Group], plans: Sequence[Q
 def _node_operations(node: ir.Node, plan: QuantPlan) -> float:
     operands = [value for value in node.inputs[:2] if value is not None]
     bits = [_bits(plan.spec_of(value.name or "")) for value in operands]
-    return multiplications(node) * float(np.prod(bits))
-
-
-def multiplications(node: ir.Node) -> float:
-    """Return how many multiplications a node needs for one sample; axes of unknown length count as 1.
-
-    Args:
-        node: A Conv, ConvTranspose, Gemm or MatMul; other nodes need one per element of their result.
-    """
-    shape = node.outputs[0].shape
-    sizes = [] if shape is None else [dim if isinstance(dim, int) else 1 for dim in shape]
-    results = float(np.prod(sizes[1:])) if len(sizes) > 1 else float(np.prod(sizes))
-    operands = [value.shape for value in node.inputs[:2] if value is not None and value.shape is not None]
-    if len(operands) < 2:
-        return results
-    weight = [dim if isinstance(dim, int) else 1 for dim in operands[1]]
-    if node.op_type == "Conv":
-        return results * float(np.prod(weight[1:]))
-    if node.op_type == "ConvTranspose":
-        spatial = [dim if isinstance(dim, int) else 1 for dim in operands[0][2:]]
-        return float(np.prod(weight)) * float(np.prod(spatial))
-    if node.op_type == "Gemm":
-        return float(np.prod(weight))
-    return results * weight[-2] if node.op_type == "MatMul" and len(weight) > 1 else results
+    # Other nodes than layers compute about one product for each result.
+    return (multiplications(node) or elements(node.outputs[0])) * float(np.prod(bits))
 
 
 def _bits(spec: TensorSpec | None) -> int:
