@@ -35,6 +35,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--resume", action="store_true", help="keep what an interrupted run has scored")
     parser.add_argument("--publish", action="store_true", help="keep the results in benchmarks/ and its README.md")
     given = parser.parse_args(arguments)
+    if given.publish and (given.quick or given.limit is not None):
+        parser.error("--publish needs all samples, so it does not go with --quick or --limit")
     store = ResultFile(OUT / ("accuracy-quick.json" if given.quick else "accuracy.json"))
     known = store.read()["entries"] if given.resume else {}
     command = shlex.join(["python", "-m", "benchmarks.accuracy", *(sys.argv[1:] if arguments is None else arguments)])

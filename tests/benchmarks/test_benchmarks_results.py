@@ -1,4 +1,5 @@
 import pytest
+from benchmarks.accuracy import __main__ as accuracy
 from benchmarks.bench import select
 from benchmarks.bench_check import compare
 from benchmarks.markdown import replace_section, table
@@ -120,3 +121,10 @@ def test_a_run_of_some_contestants_leaves_published_scores_of_others():
         "a": {"scores": {"float": 4, "peer": 2, "auto": 5}},
         "b": {"scores": {"peer": 3}},
     }
+
+
+@pytest.mark.parametrize("part", [["--quick"], ["--limit", "10"]])
+def test_a_run_of_some_samples_is_not_published(part, capsys):
+    with pytest.raises(SystemExit):
+        accuracy.main([*part, "--publish"])
+    assert "--publish needs all samples" in capsys.readouterr().err

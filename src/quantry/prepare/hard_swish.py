@@ -27,8 +27,11 @@ _STEPS_BEFORE = 3
 _LONGEST = 8
 """Most operators of a chain."""
 
+ALPHA, BETA = 1 / 6, 0.5
+"""Slope and offset of the HardSigmoid that HardSwish is defined with."""
+
 _GRID = np.linspace(-9.0, 9.0, 1801)
-_SIGMOID = np.clip(_GRID / 6 + 0.5, 0.0, 1.0)
+_SIGMOID = np.clip(_GRID * ALPHA + BETA, 0.0, 1.0)
 _WANTED = {"HardSwish": _GRID * _SIGMOID, "HardSigmoid": _SIGMOID}
 _TOLERANCE = 1e-5  # 1/6 in float32 differs by 1e-8
 
@@ -109,7 +112,7 @@ def write_hard_sigmoid(start: ir.Value, end: ir.Value, names: FreshNames, *, pro
     assert last is not None
     assert last.graph is not None
     name, last.name = last.name or "", names.node(f"{last.name}_in_parts")
-    gate = ir.node("HardSigmoid", [start], {"alpha": 1 / 6, "beta": 0.5}, name=name)
+    gate = ir.node("HardSigmoid", [start], {"alpha": ALPHA, "beta": BETA}, name=name)
     nodes = [gate]
     if product:
         gate.name = names.node(f"{name}_gate")

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from quantry.graph.edit import FreshNames, constant_of, float_of, int_of, multiply_result, take_over
 from quantry.graph.weights import new_initializer
-from quantry.prepare.hard_swish import write_hard_sigmoid
+from quantry.prepare.hard_swish import ALPHA, BETA, write_hard_sigmoid
 
 # Notes name at most this many nodes, so that they do not grow with the model.
 _NAMED = 6
@@ -179,10 +179,6 @@ def leaky_relu(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ..
     return (f"npu: rounded the slope of {len(changed)} LeakyRelu nodes to multiples of 1/256: {listed(changed)}",)
 
 
-# The only HardSigmoid that the NPU has.
-ALPHA, BETA = 1 / 6, 0.5
-
-
 def hard_swish(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ...]:
     """Replace every HardSwish by ``x * HardSigmoid(x)``, which is its definition."""
     names = FreshNames(model)
@@ -216,7 +212,7 @@ def sigmoid_to_hard_sigmoid(model: ir.Model, untouched: Container[str] = ()) -> 
     return (note,)
 
 
-# The NPU stores the slope 1/6 as 2731 / 2**14.
+# The only HardSigmoid that the NPU has is that of HardSwish, whose slope 1/6 it stores as 2731 / 2**14.
 FACTOR = (2731 / 16384) / ALPHA
 _TOLERANCE = 1e-4  # exporters write 1/6 as 0.1666 to 0.16666667
 
