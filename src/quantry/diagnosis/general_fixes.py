@@ -92,10 +92,11 @@ def _with_expected(evidence: Evidence, measured: Counterfactual, fixes: Iterable
 def _promising(fixes: Iterable[Fix]) -> Iterator[Fix]:
     """Yield the fixes worth a trial, the most promising ones first where that was measured.
 
-    Few nodes come before more of them that gain little more. Of the first layers, those come first after which more
-    layers gain less per layer.
+    Few nodes come before more of them that gain little more; more of them that gain nothing more are omitted. Of the
+    first layers, those come first after which more layers gain less per layer.
     """
-    known = list(fixes)
+    measured = list(fixes)
+    known = [fix for fix in measured if not any(_suffices(other, fix) for other in measured)]
     few = _elbow([fix for fix in known if fix.depth and fix.expected is not None])
     worthwhile = [
         fix
@@ -114,6 +115,13 @@ def _promising(fixes: Iterable[Fix]) -> Iterator[Fix]:
         return -max([gain, *more])
 
     yield from sorted(worthwhile, key=lambda fix: (rank(fix), len(fix.float_nodes)))
+
+
+def _suffices(fewer: Fix, fix: Fix) -> bool:
+    """Whether a fix with only some of the float nodes of another one is expected to gain as much."""
+    if fewer.expected is None or fix.expected is None or not fewer.float_nodes:
+        return False
+    return set(fewer.float_nodes) < set(fix.float_nodes) and fix.expected < fewer.expected + NOTABLE_GAIN
 
 
 def _elbow(first: Sequence[Fix]) -> int:
