@@ -263,21 +263,38 @@ class Loop:
 
         Where trials leave out the tuning, proposals are tried on top of all that helped without it, and one trial with
         tuning decides about them together: it takes several times as long.
+
+        What costs little must first gain as much as what costs more. If it does not, it comes again at the end: only
+        then is it known that nothing which includes it gains more.
         """
         is_light = self._lightened is untuned and bool(self._best.recipe.tune.steps)
         helped: list[Proposal] = []
         accepted = False
-        for label in dict.fromkeys(proposal.label for proposal in propose(self._best.recipe)):
+        waiting = list(dict.fromkeys(proposal.label for proposal in propose(self._best.recipe)))
+        deferred: set[str] = set()
+        while waiting:
+            label = waiting.pop(0)
             # Proposed again, because the recipe to change may have changed since.
             now = helped[-1].recipe if helped else self._best.recipe
             proposal = next((one for one in propose(now) if one.label == label), None)
             if proposal is None or not (always or proposal.is_free or not self._is_good):
                 continue
+            if proposal.is_cheap and not proposal.is_free and label not in deferred:
+                proposal = self._deferred(proposal)
+                deferred.add(label)
+                waiting.append(label)
             if not is_light:
                 accepted |= self._try(proposal)
             elif self._helps_untuned(now, proposal):
                 helped.append(proposal)
         return self._confirm(helped) if helped else accepted
+
+    def _deferred(self, proposal: Proposal) -> Proposal:
+        """Return a cheap proposal as one that costs more, and let it be decided about once more."""
+        changed = self._lightened(proposal.recipe)
+        if self._trials.known(changed) is None:
+            self._measured.add(changed)
+        return replace(proposal, is_cheap=False)
 
     @property
     def _is_collapsed(self) -> bool:
