@@ -1,5 +1,6 @@
 """The order in which `auto` tries changes, and how long it expects a trial to take."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +14,10 @@ from onnx import numpy_helper
 
 from quantry.auto.effort import find_effort
 from quantry.auto.gain import is_poor
+from quantry.auto.loop import Loop
 from quantry.auto.proposals import Proposal, fixes, unequalized, untuned
 from quantry.auto.run import AutoInputs, trial_inputs, without_fallback
-from quantry.auto.trials import Trials
+from quantry.auto.trials import Attempt, Trials
 from quantry.diagnosis import Diagnosis, Fix
 from quantry.diagnosis.evidence import Finding
 from quantry.diagnosis.fix import float_fix
@@ -48,6 +50,55 @@ def test_first_layers_start_where_more_of_them_gain_less_per_layer() -> None:
 def test_few_nodes_come_before_more_that_gain_little_more() -> None:
     assert [fix.label for fix in _promising([last_nodes(5, 7.1), last_nodes(2, 6.3)])] == ["last 2", "last 5"]
     assert [fix.label for fix in _promising([last_nodes(5, 7.1), last_nodes(2, 3.0)])] == ["last 5", "last 2"]
+
+
+def test_more_nodes_that_gain_nothing_more_are_not_tried() -> None:
+    assert [fix.label for fix in _promising([first_layers(5, 16.7), first_layers(8, 14.5)])] == ["first 5"]
+    assert [fix.label for fix in _promising([last_nodes(2, 6.3), last_nodes(5, 6.4)])] == ["last 2"]
+
+
+class MeasuredTrials:
+    """Trials of recipes whose decibels depend on the nodes in float only."""
+
+    is_single = False
+    seconds = 0.0
+    effort = find_effort("default")
+
+    def __init__(self, decibels: Mapping[tuple[str, ...], float]) -> None:
+        self._decibels = decibels
+        self._known: dict[Recipe, Attempt] = {}
+
+    def run(self, proposal: Proposal) -> Attempt:
+        decibels = self._decibels[proposal.recipe.plan.selection.exclude]
+        unknown = np.full(20, np.nan)
+        attempt = Attempt(proposal, Closeness(np.full(20, decibels), unknown, unknown), 0.0)
+        self._known[proposal.recipe] = attempt
+        return attempt
+
+    def known(self, recipe: Recipe) -> Attempt | None:
+        return self._known.get(recipe)
+
+    def affords(self, _: float, *, is_urgent: bool) -> bool:
+        return is_urgent or True
+
+    def expected(self, _: Recipe) -> float:
+        return 0.0
+
+
+@pytest.mark.parametrize(
+    ("after", "with_layers", "kept"),
+    [(10.2, 11.0, ("a", "b")), (10.2, 10.3, ("a",)), (10.05, 10.1, ()), (10.7, 10.8, ("a",)), (10.6, 11.2, ("a", "b"))],
+)
+def test_cheap_fix_is_kept_if_nothing_that_includes_it_gains_more(
+    after: float, with_layers: float, kept: tuple[str, ...]
+) -> None:
+    trials = MeasuredTrials({(): 10.0, ("a",): after, ("a", "b"): with_layers})
+    general = (replace(float_fix(("a",)), is_cheap=True), float_fix(("a", "b")))
+    diagnosis = cast("Diagnosis", SimpleNamespace(findings=(), general_fixes=general))
+    loop = Loop(cast("Trials", trials), None)
+    loop._begin(Proposal("start", untuned(find_preset("XINT8").recipe)), ())
+    loop._consider(lambda recipe: fixes(recipe, diagnosis))
+    assert loop._best.recipe.plan.selection.exclude == kept
 
 
 def test_what_gains_nothing_is_not_tried_and_what_is_not_measured_is() -> None:
