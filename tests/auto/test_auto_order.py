@@ -17,7 +17,7 @@ from quantry.auto.gain import is_poor
 from quantry.auto.loop import Loop
 from quantry.auto.proposals import Proposal, fixes, unequalized, untuned
 from quantry.auto.run import AutoInputs, trial_inputs, without_fallback
-from quantry.auto.trials import Attempt, Trials
+from quantry.auto.trials import Attempt, Stopwatch, Trials
 from quantry.diagnosis import Diagnosis, Fix
 from quantry.diagnosis.evidence import Finding
 from quantry.diagnosis.fix import float_fix
@@ -167,3 +167,16 @@ def test_a_model_that_is_far_from_usable_gets_twice_the_time() -> None:
     assert not Trials.affords(trials, 20.0)
     assert Trials.affords(trials, 20.0, is_urgent=True)
     assert not Trials.affords(trials, 80.0, is_urgent=True)
+
+
+def test_threads_that_wait_do_not_use_up_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = {"process_time": 0.0, "perf_counter": 0.0}
+    monkeypatch.setattr("quantry.auto.trials.time.process_time", lambda: times["process_time"])
+    monkeypatch.setattr("quantry.auto.trials.time.perf_counter", lambda: times["perf_counter"])
+    watch = Stopwatch()
+    times.update(process_time=13.0, perf_counter=10.0)
+    assert watch.seconds == 13.0
+    times.update(process_time=90.0, perf_counter=16.0)
+    assert watch.seconds == 24.0
+    times.update(process_time=90.0, perf_counter=200.0)
+    assert watch.seconds == 90.0

@@ -13,7 +13,8 @@ class Effort:
         name: Its name on the command line.
         seconds: CPU time of this process for all trials. The trials of the recommended recipe and of the plain preset
             always run; others start only if they are expected to end in time. CPU time, because it depends less on the
-            load of the machine than the clock does.
+            load of the machine than the clock does; but no more than two cores would take, because the threads of a
+            machine with many cores mostly wait for each other.
         fit: Maximum number of samples that trials calibrate and tune on.
         held_out: Maximum number of samples that trials are compared on.
         trained: Whether to try training: block reconstruction and distillation, without labels.
