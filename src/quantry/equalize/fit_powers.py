@@ -247,7 +247,7 @@ class _Walk:
         free = [value for value in computed if value not in self._kept]
         if len(free) != 1:
             self._keep_all((*computed, *node.outputs), "Mul does not pass a factor on")
-        elif len(computed) == 1 and feeds_functions(node):
+        elif len(computed) == 1 and _feeds_functions(node):
             index = next(index for index, value in enumerate(node.inputs) if value is not free[0])
             self._tensors.add(free[0])
             self._inverse.append(((node, index), free[0]))
@@ -449,7 +449,7 @@ def _steps(peak: Any, levels: int) -> Iterator[Any]:
         yield np.exp2(exponent + shift)
 
 
-def feeds_functions(node: ir.Node) -> bool:
+def _feeds_functions(node: ir.Node) -> bool:
     """Whether only functions of single elements read a product, so that its constant can undo a factor.
 
     Joint equalization writes such products in front of the functions of gates.
