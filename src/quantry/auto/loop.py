@@ -4,8 +4,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from quantry.auto.gain import CHEAP_GAIN, Gain, is_good, is_poor
 from quantry.auto.proposals import Proposal, fixes, simpler, tuned_again, tunings, unequalized, untuned
 from quantry.auto.training import affordable_trainings, can_train
@@ -351,7 +349,7 @@ class Loop:
         if attempt.error.startswith(SelectionError.__name__):
             return None  # a change kept since the diagnosis renamed its nodes; the next one names them again
         # Equal if there is nothing to change in this model, such as a rotation where nothing is normalized.
-        return None if _is_same(before, attempt) else (before, attempt)
+        return None if before.is_same_as(attempt) else (before, attempt)
 
     def _confirm(self, helped: Sequence[Proposal]) -> bool:
         """Try changes that help without tuning with it, all or else the first one; return whether they were kept."""
@@ -479,13 +477,6 @@ def _in_order(proposals: Iterable[Proposal], labels: Sequence[str]) -> list[Prop
 
 def _collapsed(attempt: Attempt) -> bool:
     return attempt.closeness is None or attempt.closeness.mean_decibels < _COLLAPSED_DB
-
-
-def _is_same(before: Attempt, after: Attempt) -> bool:
-    """Return whether two models have the same error on every sample, so that they are the same model."""
-    if before.closeness is None or after.closeness is None:
-        return False
-    return np.array_equal(before.closeness.decibels, after.closeness.decibels)
 
 
 def _unchanged(recipe: Recipe) -> Recipe:

@@ -64,6 +64,12 @@ class Attempt:
         """The recipe."""
         return self.proposal.recipe
 
+    def is_same_as(self, other: "Attempt") -> bool:
+        """Return whether both models have the same error on every sample, so that they are the same model."""
+        if self.closeness is None or other.closeness is None:
+            return False
+        return np.array_equal(self.closeness.decibels, other.closeness.decibels)
+
 
 @dataclass(frozen=True)
 class TrialInputs:
