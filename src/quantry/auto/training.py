@@ -1,12 +1,12 @@
 """Training without labels, for a high effort: what is tried, and how long it may take."""
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib import util
 from typing import TypeVar
 
 from quantry.auto.proposals import Proposal
+from quantry.auto.trials import Stopwatch
 from quantry.quantization import QuantizationResult
 from quantry.recipe import Brecq, Distill, GraphTraining, Recipe, TuneOptions
 from quantry.runtime.devices import best_device
@@ -105,8 +105,8 @@ def _times(result: QuantizationResult, step: Distill) -> tuple[float, float]:
     taken = []
     with one_torch_thread():
         for count in (_PROBED[0], *_PROBED):
-            started = time.process_time()
+            watch = Stopwatch()
             tune(model, model, stages.plan.value, stages.params.value, data, replace(step, iterations=count))
-            taken.append(time.process_time() - started)
+            taken.append(watch.seconds)
     each = max(taken[2] - taken[1], 1e-4) / (_PROBED[1] - _PROBED[0])
     return each, max(taken[1] - _PROBED[0] * each, 0.0)
