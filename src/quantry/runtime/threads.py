@@ -18,6 +18,9 @@ Result = TypeVar("Result")
 # Below this many numbers, torch's threads cost more in waiting for each other than they save.
 _SMALL = 200_000
 
+# Below this many columns, a product or a Cholesky factor takes one thread less time than several need to share it.
+_NARROW = 1000
+
 # The compiled kernels process this many rows at a time, so threads get multiples of it.
 _ROWS_TOGETHER = 8
 
@@ -149,6 +152,20 @@ def one_blas_thread() -> Iterator[None]:
         yield
     finally:
         library.set(before)
+
+
+@contextmanager
+def blas_threads_for(width: int) -> Iterator[None]:
+    """Compute NumPy's matrix products on one thread inside the block if matrices are small.
+
+    Args:
+        width: Number of columns of the matrices.
+    """
+    if width >= _NARROW:
+        yield
+        return
+    with one_blas_thread():
+        yield
 
 
 # NumPy's wheels add a prefix, and a suffix for 64-bit indices, to the names of OpenBLAS's functions.

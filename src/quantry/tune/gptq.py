@@ -19,7 +19,7 @@ import numpy.typing as npt
 from quantry.numerics import kernels
 from quantry.numerics.kernels import Kernels, WeightGridTask
 from quantry.recipe import Gptq
-from quantry.runtime.threads import in_threads, row_parts
+from quantry.runtime.threads import blas_threads_for, in_threads, row_parts
 from quantry.tune.layer_problem import LayerProblem, WeightGrid
 from quantry.tune.layers import LayerConstants
 from quantry.tune.layerwise import LayerVisit, tune_layers
@@ -51,6 +51,11 @@ def round_layer(visit: LayerVisit, step: Gptq) -> LayerConstants:
         step: The options.
     """
     problem = LayerProblem(visit, step.update_bias, step.compensate)
+    with blas_threads_for(problem.matrix.width):
+        return _round(problem, step)
+
+
+def _round(problem: LayerProblem, step: Gptq) -> LayerConstants:
     form = problem.quadratic
     goal = least_squares(problem.weight, form.gram, form.cross, step.damping) if step.compensate else problem.weight
     if problem.grid is None:
