@@ -283,7 +283,7 @@ def _run_equalize(
     if options.rotate is not None:
         models.append(memo.run(rotate, models[-1], options.rotate))
     if options.joint is not None:
-        needs = joint_needs(models[-1].value)
+        needs = joint_needs(models[-1].value, types)
         seen = memo.run(observe, models[-1], _opened(data), recipe.observe, needs)
         models.append(memo.run(equalize_jointly, models[-1], seen, options.joint, types))
     if options.smooth is not None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,8 @@ import quantry
 from quantry.equalize.channel_labels import ChannelLabels
 from quantry.equalize.geometric_program import SharedScale, SharedScales, WeightScale, log_sum, minimized
 from quantry.equalize.reshaped_labels import reshaped
+from quantry.equalize.rounding_errors import observed_tensors
+from quantry.equalize.types import Types
 from quantry.errors import RecipeError
 from quantry.graph.edit import is_channel_product
 from quantry.recipe import (
@@ -226,6 +229,14 @@ def test_smoothquant_divides_only_what_joint_equalization_could_not() -> None:
     assert both.to_bytes() != alone.to_bytes()  # the recipe is part of the model
     first, second = (run(result.stages.equalized.value.model, samples(1)[0])["y"] for result in (both, alone))
     np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("fused", [("Relu", "LeakyRelu"), ("Relu",), ()], ids=["all", "Relu", "none"])
+def test_a_tensor_counts_where_its_function_is_not_fused(fused: tuple[str, ...]) -> None:
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(network("c = Relu(a) e = Conv(c, v, q) d = LeakyRelu(e)")))
+    types = Types.of(replace(PLAIN["CPU_INT8"].plan, fused_activations=fused))
+    counted = {value.name for value, _ in observed_tensors(ChannelLabels(model), types)}
+    assert {"a", "e"} - counted == {name for name, function in (("a", "Relu"), ("e", "LeakyRelu")) if function in fused}
 
 
 def test_types_that_are_not_integers_change_nothing() -> None:

@@ -263,7 +263,7 @@ def _rewrite_digests() -> Iterator[tuple[str, str, Digest]]:
     powers = TensorSpec(scale=PowerOfTwoScale())
     types = Types(powers, powers, OwnBias(powers))
     yield "fit_powers", "uneven", fingerprint(fit_powers(model, seen, FitPowers(), types))
-    channels = observe(model, data, ObserveOptions(), joint_needs(model))
+    channels = observe(model, data, ObserveOptions(), joint_needs(model, types))
     yield "joint", "uneven", fingerprint(equalize_jointly(model, channels, JointEqualization(), types))
     yield "rotate", "residual", fingerprint(rotate(prepare(model_source(residual()), PrepareOptions()), Rotation()))
 

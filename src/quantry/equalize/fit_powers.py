@@ -12,7 +12,7 @@ SiLU, if a constant multiplies what its function reads, as joint equalization wr
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -68,14 +68,13 @@ def fit_powers(
         options: How to search.
         types: Types of the model's tensors.
     """
-    activation, weight = types.activation, types.weight
-    if activation is None or not types.all_integers or not _are_powers(activation, weight):
+    if types.activation is None or not types.all_integers or not _are_powers(types.activation, types.weight):
         note = "power-of-two fit: nothing was changed, because not all scales are powers of two"
         return FloatModel(model.model, (note,))
     copy = model.model.clone()
     groups, reasons = find_groups(copy)
     fit = _Fit(groups, statistics, options.candidates)
-    fit.add_errors(activation, weight, types.own_bias)
+    fit.add_errors(types.activation, types)
     before, after = fit.search(options.sweeps)
     left = (f"no power-of-two fit of {count} tensors: {reason}" for reason, count in sorted(reasons.items()))
     if after > before * (1 - _GAIN):
@@ -315,20 +314,20 @@ class _Fit:
         result: np.ndarray = centred / self._count
         return result
 
-    def add_errors(self, activation: TensorSpec, weight: TensorSpec, bias: TensorSpec | None) -> None:
+    def add_errors(self, activation: TensorSpec, types: Types) -> None:
         """Estimate the errors of all tensors, weights and biases.
 
         Args:
             activation: Type of activations.
-            weight: Type of weights.
-            bias: Type of biases with their own scale, or None.
+            types: All types.
         """
+        weight, bias = types.weight, types.own_bias
         made = {layer: number for number, group in enumerate(self._groups) for layer in group.makers}
         read = {layer: number for number, group in enumerate(self._groups) for layer in group.readers}
         for number, group in enumerate(self._groups):
             for value in group.values:
                 stats = self._statistics.tensors.get(value.name or "")
-                if stats is not None and stats.finite_count and is_rounded(value):
+                if stats is not None and stats.finite_count and is_rounded(value, types.fused_activations):
                     self._errors.append(_Error(number, -1, self._of_activation(stats, activation)))
             for node, index in group.inverse:
                 constant = constant_of(node.inputs[index])
@@ -462,10 +461,15 @@ def _feeds_functions(node: ir.Node) -> bool:
     )
 
 
-def is_rounded(value: ir.Value) -> bool:
-    """Whether a tensor is likely to be rounded by itself: not in front of a fused function, no copy of another one."""
+def is_rounded(value: ir.Value, fused: Collection[str]) -> bool:
+    """Whether a tensor is likely to be rounded by itself: not in front of a fused function, no copy of another one.
+
+    Args:
+        value: The tensor.
+        fused: Activation functions that are fused with the operator before them.
+    """
     producer = value.producer()
     if producer is None or facts(producer).family is Family.MOVEMENT:
         return False
     readers = [use.node for use in value.uses()]
-    return not (facts(producer).fuses and len(readers) == 1 and facts(readers[0]).fusible)
+    return not (facts(producer).fuses and len(readers) == 1 and readers[0].op_type in fused)

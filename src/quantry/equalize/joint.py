@@ -61,14 +61,15 @@ _GAIN = 0.02
 """Smaller gains of the estimated error change nothing."""
 
 
-def joint_needs(model: FloatModel) -> Needs:
+def joint_needs(model: FloatModel, types: Types) -> Needs:
     """Return the statistics of activations that joint equalization needs.
 
     Args:
         model: The model to equalize.
+        types: Types of its tensors.
     """
     labels = ChannelLabels(model.model)
-    return Needs(tuple((value.name or "", axis) for value, axis in observed_tensors(labels)))
+    return Needs(tuple((value.name or "", axis) for value, axis in observed_tensors(labels, types)))
 
 
 @stage(name="joint", version=5, environment=depends_on("onnx_ir", "numpy"))

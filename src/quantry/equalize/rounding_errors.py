@@ -44,17 +44,22 @@ _POWERS = (0.25, 0.5, 1.0)
 they are. So power means that count small errors too come first."""
 
 
-def observed_tensors(labels: ChannelLabels) -> Iterator[tuple[ir.Value, int]]:
-    """Yield the tensors whose channels count, with the axis of the channels."""
+def observed_tensors(labels: ChannelLabels, types: Types) -> Iterator[tuple[ir.Value, int]]:
+    """Yield the tensors whose channels count, with the axis of the channels.
+
+    Args:
+        labels: The channels of the model's tensors.
+        types: Types of the tensors.
+    """
     read = {layer.layer.node.inputs[0] for layer in labels.layers}
     clipped = {clip.node.outputs[0] for clip in labels.clips}
     for value in labels.of:
         axis = labels.axis_of(value)
-        if axis is not None and value.name and (value in read or value in clipped or _is_rounded(value)):
+        if axis is not None and value.name and (value in read or value in clipped or _is_rounded(value, types)):
             yield value, axis
 
 
-def _is_rounded(value: ir.Value) -> bool:
+def _is_rounded(value: ir.Value, types: Types) -> bool:
     """Whether a tensor is likely to be rounded with a scale of its own."""
     producer = value.producer()
     if producer is None or facts(producer).family is Family.LOOKUP:
@@ -63,7 +68,7 @@ def _is_rounded(value: ir.Value) -> bool:
     # Parts of a Concat are rounded with its scale, so its result stands for all of them.
     if readers and all(facts(reader).family is Family.JOIN for reader in readers):
         return False
-    return is_rounded(value)
+    return is_rounded(value, types.fused_activations)
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +185,7 @@ class RoundingErrors:
         types: Types,
     ) -> None:
         self._places = labels.positions()
-        self._observed, self._importance = observed, importance
+        self._observed, self._importance, self._types = observed, importance, types
         assert types.activation is not None
         self._activation, self._weight, self._bias = types.activation, types.weight, types.own_bias
         self.count = int(self._places.max())
@@ -280,7 +285,7 @@ class RoundingErrors:
 
     def _with_one_scale(self, labels: ChannelLabels) -> list[list[ir.Value]]:
         """Return the tensors that are rounded, in lists that share a scale."""
-        rounded = [value for value, _ in observed_tensors(labels) if _is_rounded(value)]
+        rounded = [value for value, _ in observed_tensors(labels, self._types) if _is_rounded(value, self._types)]
         if not isinstance(self._activation.scale, PowerOfTwoScale):
             return [[value] for value in rounded]
         # Integer NPUs copy, join and pool integers, so all tensors around such a node have one scale.

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from quantry.recipe import Bias, OwnBias, PlanOptions, TensorSpec
+from quantry.recipe import FUSIBLE_ACTIVATIONS, Bias, OwnBias, PlanOptions, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -13,16 +13,19 @@ class Types:
         activation: Type of activations; None if they stay float.
         weight: Type of weights.
         bias: Type of biases; None if they have no scale of their own.
+        fused_activations: Activation functions that are fused with the operator before them: the tensor between both is
+            not rounded.
     """
 
     activation: TensorSpec | None
     weight: TensorSpec
     bias: Bias | None = None
+    fused_activations: tuple[str, ...] = FUSIBLE_ACTIVATIONS
 
     @classmethod
     def of(cls, plan: PlanOptions) -> "Types":
         """Return the types of a plan."""
-        return cls(None if plan.weights_only else plan.activation, plan.weight, plan.bias)
+        return cls(None if plan.weights_only else plan.activation, plan.weight, plan.bias, plan.fused_activations)
 
     @property
     def own_bias(self) -> TensorSpec | None:
