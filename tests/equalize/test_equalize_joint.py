@@ -14,10 +14,12 @@ import quantry
 from quantry.equalize.channel_labels import ChannelLabels
 from quantry.equalize.geometric_program import SharedScale, SharedScales, WeightScale, log_sum, minimized
 from quantry.equalize.reshaped_labels import reshaped
-from quantry.equalize.rounding_errors import observed_tensors
+from quantry.equalize.rounding_errors import ObservedChannels, observed_tensors
 from quantry.equalize.types import Types
 from quantry.errors import RecipeError
 from quantry.graph.edit import is_channel_product
+from quantry.observe import Statistics
+from quantry.observe.counting import CountingSpace, TensorCounter
 from quantry.recipe import (
     PRESETS,
     CrossLayer,
@@ -229,6 +231,26 @@ def test_smoothquant_divides_only_what_joint_equalization_could_not() -> None:
     assert both.to_bytes() != alone.to_bytes()  # the recipe is part of the model
     first, second = (run(result.stages.equalized.value.model, samples(1)[0])["y"] for result in (both, alone))
     np.testing.assert_array_equal(first, second)
+
+
+def observed(strength: list[float], channels: tuple[float, ...]) -> np.ndarray:
+    """Return the peaks of channels in samples of different strength, as equalization sees them."""
+    counter = TensorCounter(CountingSpace(), channel_axis=1)
+    for factor in strength:
+        counter.add(np.float32(factor) * np.array([[channels, channels]], np.float32).transpose(0, 2, 1))
+    statistics = Statistics({"t": counter.freeze().stats}, len(strength))
+    found = ObservedChannels(statistics).of(ir.Value(name="t"), len(channels))
+    assert found is not None
+    return found.peak
+
+
+@pytest.mark.parametrize(
+    ("strength", "expected"),
+    [([3.0], 3.0), ([1.0, 3.0, 2.0], 2.0), ([1.0, 1.0, 20.0], 2.0), ([5.0, 5.0], 5.0)],
+    ids=["one sample", "second sample", "a tenth of the first", "equal"],
+)
+def test_a_peak_is_what_the_second_sample_reaches(strength: list[float], expected: float) -> None:
+    np.testing.assert_allclose(observed(strength, (1.0, -4.0)), [expected, 4 * expected])
 
 
 @pytest.mark.parametrize("fused", [("Relu", "LeakyRelu"), ("Relu",), ()], ids=["all", "Relu", "none"])

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from quantry.observe.counting import CODES, code_counter, count_codes
+from quantry.observe.counting import CODES, CountingSpace, TensorCounter, code_counter, count_codes
 
 COUNTERS = [count_codes, code_counter()]
 
@@ -50,3 +50,24 @@ def test_nothing_counted_has_empty_extremes(counter) -> None:
     histogram, extremes = counted(counter, np.empty(0, np.float32))
     assert extremes == (math.inf, -math.inf)
     assert not histogram.any()
+
+
+FINITE = st.integers(-99, 99).map(lambda number: number / 8)
+
+
+@given(
+    feeds=st.lists(hnp.arrays(np.float32, st.tuples(st.integers(1, 3), st.just(4), st.just(2)), elements=FINITE)),
+    spoiled=st.booleans(),
+)
+def test_the_runner_up_is_what_the_second_image_reaches(feeds: list[np.ndarray], spoiled: bool) -> None:
+    counter = TensorCounter(CountingSpace(), channel_axis=1)
+    for values in feeds:
+        # Values that are not finite do not count.
+        counter.add(np.concatenate([values, np.full_like(values, np.nan)], axis=2) if spoiled else values)
+    channels = counter.freeze().stats.channels
+    if not feeds:
+        assert channels is None
+        return
+    reached = np.sort(np.abs(np.concatenate(feeds)).max(axis=2), axis=0)
+    np.testing.assert_array_equal(channels.peaks, reached[-1])
+    np.testing.assert_array_equal(channels.runners_up, reached[-2] if len(reached) > 1 else 0.0)

@@ -72,7 +72,7 @@ def joint_needs(model: FloatModel, types: Types) -> Needs:
     return Needs(tuple((value.name or "", axis) for value, axis in observed_tensors(labels, types)))
 
 
-@stage(name="joint", version=5, environment=depends_on("onnx_ir", "numpy"))
+@stage(name="joint", version=6, environment=depends_on("onnx_ir", "numpy"))
 def equalize_jointly(
     model: FloatModel,
     statistics: Statistics,

@@ -23,7 +23,7 @@ from quantry.equalize.linear_layer import LinearLayer, array_of, bias_magnitude
 from quantry.equalize.types import Types
 from quantry.graph.joined import Joined
 from quantry.graph.operators import Family, facts
-from quantry.numerics.histogram import mean_square
+from quantry.numerics.histogram import ChannelStats, mean_square
 from quantry.observe import Statistics
 from quantry.recipe import JointEqualization, PerTensor, PowerOfTwoScale, TensorSpec
 
@@ -38,6 +38,9 @@ _PULL = 1e-6
 
 _LEAST_POWER = 1e-6
 """Share of the mean energy of a layer's outputs that a channel at least counts with."""
+
+_LEAST_SECOND = 0.1
+"""A channel that only one sample uses counts with this share of what it reaches there."""
 
 _POWERS = (0.25, 0.5, 1.0)
 """The sum of the errors has steep slopes for the largest ones and almost none for the others, which then stay where
@@ -76,7 +79,7 @@ class ChannelNumbers:
     """What was observed of the channels of a tensor, float64 [C] each.
 
     Attributes:
-        peak: Largest magnitudes.
+        peak: Magnitudes that samples reach, see `_peaks`.
         high: Largest values.
         energy: Mean squares.
         active: Shares of values other than 0.
@@ -109,11 +112,22 @@ class ObservedChannels:
             peak = max(abs(stats.minimum), abs(stats.maximum))
             numbers = peak, stats.maximum, mean_square(stats), 1.0
             return ChannelNumbers(*(np.full(count, number) for number in numbers))
-        low, high = channels.minima.astype(np.float64), channels.maxima.astype(np.float64)
         each = stats.count / count
-        return ChannelNumbers(
-            np.maximum(np.abs(low), np.abs(high)), high, channels.squares / each, channels.nonzero / each
-        )
+        high = channels.maxima.astype(np.float64)
+        return ChannelNumbers(_peaks(channels), high, channels.squares / each, channels.nonzero / each)
+
+
+def _peaks(channels: ChannelStats) -> Floats:
+    """Return the magnitude that each channel reaches, (c,): that of the second sample.
+
+    The first sample is left out as if it were new. Factors that fit the largest values of all samples put the peaks of
+    hundreds of channels exactly at the end of the range, where those of every new sample are cut off. Now they are cut
+    off in the samples that were seen too, so that the range is chosen with regard to it.
+    """
+    largest = channels.peaks.astype(np.float64)
+    second = channels.runners_up.astype(np.float64)
+    # With one sample there is no second one.
+    return np.maximum(second, _LEAST_SECOND * largest) if second.any() else largest
 
 
 class Importance:

@@ -126,14 +126,22 @@ class ChannelStats:
     Attributes:
         minima: Smallest finite value of each channel, float32 [c].
         maxima: Largest finite value of each channel, float32 [c].
+        runners_up: Second largest of the magnitudes that the samples reach in each channel, float32 [c]; 0 with one
+            sample. What single samples reach says how far new ones may go.
         squares: Sum of the squares of the finite values, float64 [c].
         nonzero: Number of values other than 0, int64 [c].
     """
 
     minima: FloatArray = field(repr=False)
     maxima: FloatArray = field(repr=False)
+    runners_up: FloatArray = field(repr=False)
     squares: npt.NDArray[np.float64] = field(repr=False)
     nonzero: npt.NDArray[np.int64] = field(repr=False)
+
+    @property
+    def peaks(self) -> FloatArray:
+        """Largest magnitude of the finite values of each channel, float32 [c]; 0 without any."""
+        return np.maximum(np.maximum(self.maxima, -self.minima), np.float32(0.0))
 
     def merge(self, other: "ChannelStats") -> "ChannelStats":
         """Return the statistics of both sets of values together."""
@@ -145,6 +153,7 @@ class ChannelStats:
         return ChannelStats(
             np.minimum(self.minima, other.minima),
             np.maximum(self.maxima, other.maxima),
+            np.maximum(np.minimum(self.peaks, other.peaks), np.maximum(self.runners_up, other.runners_up)),
             self.squares + other.squares,
             self.nonzero + other.nonzero,
         )

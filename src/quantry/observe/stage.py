@@ -35,7 +35,7 @@ def _environment(arguments: Mapping[str, Any]) -> Mapping[str, str]:
     return environment(libraries=("onnxruntime", "numpy"), kernels=True, devices=arguments["options"].providers)
 
 
-@stage(name="observe", version=4, environment=_environment)
+@stage(name="observe", version=5, environment=_environment)
 def observe(model: FloatModel, data: CalibrationData, options: ObserveOptions, needs: Needs = NO_NEEDS) -> Statistics:
     """Return the statistics of every float32 activation of the main graph: its inputs and the outputs of its nodes.
 

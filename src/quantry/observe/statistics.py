@@ -31,6 +31,7 @@ _PARTS: Mapping[str, tuple[str, type[np.generic]]] = {
 _CHANNEL_PARTS: Mapping[str, type[np.generic]] = {
     "minima": np.float32,
     "maxima": np.float32,
+    "runners_up": np.float32,
     "squares": np.float64,
     "nonzero": np.int64,
 }
