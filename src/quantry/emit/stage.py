@@ -17,7 +17,7 @@ from quantry.emit.qdq import emit_qdq
 from quantry.emit.qoperator import emit_qoperator
 from quantry.graph.edit import collection_paused
 from quantry.graph.float_model import FloatModel
-from quantry.graph.lone_layers import OPTIMIZER, lone_layers
+from quantry.graph.lone_layers import WEIGHT_ROUNDING_OPTIMIZER, lone_layers
 from quantry.graph.passes import convert_opset, explicit_attributes
 from quantry.graph.quant_plan import QuantPlan, SharedRange
 from quantry.graph.quantized_model import QuantizedModel
@@ -158,7 +158,7 @@ def _lone_notes(model: FloatModel, plan: QuantPlan, options: EmitOptions) -> tup
         layers = f"{names[0]!r}, which stays float between quantized tensors,"
     note = (
         f"onnxruntime rounds the weights of {layers} to 8 bits by itself; open the session with "
-        f"disabled_optimizers=[{OPTIMIZER!r}], or keep the nodes around in float too"
+        f"disabled_optimizers=[{WEIGHT_ROUNDING_OPTIMIZER!r}], or keep the nodes around in float too"
     )
     return (note,)
 

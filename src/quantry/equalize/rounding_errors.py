@@ -120,9 +120,9 @@ class ObservedChannels:
 def _peaks(channels: ChannelStats) -> Floats:
     """Return the magnitude that each channel reaches, (c,): that of the second sample.
 
-    The first sample is left out as if it were new. Factors that fit the largest values of all samples put the peaks of
-    hundreds of channels exactly at the end of the range, where those of every new sample are cut off. Now they are cut
-    off in the samples that were seen too, so that the range is chosen with regard to it.
+    The first sample is treated as if it were new, so it does not count. Factors that fit the largest values of all
+    samples put the peaks of hundreds of channels exactly at the end of the range, where those of every new sample are
+    cut off. Now they are cut off in the samples that were seen too, so that the range is chosen with regard to it.
     """
     largest = channels.peaks.astype(np.float64)
     second = channels.runners_up.astype(np.float64)

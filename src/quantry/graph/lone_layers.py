@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from quantry.graph.edit import constant_of
 
-OPTIMIZER = "WeightBiasQuantization"
+WEIGHT_ROUNDING_OPTIMIZER = "WeightBiasQuantization"
 """The name under which a session can disable it."""
 
 _LAYERS = ("Conv", "ConvTranspose", "Gemm")

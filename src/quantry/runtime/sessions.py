@@ -25,6 +25,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantry.errors import DataError, ModelError, RecipeError, nearest_spelling
+from quantry.graph.lone_layers import WEIGHT_ROUNDING_OPTIMIZER
 from quantry.graph.quantized_model import QuantizedModel
 from quantry.graph.save import serialize, weight_bytes, write_model
 from quantry.graph.segments import Segment
@@ -49,7 +50,7 @@ CPU = (CPU_PROVIDER,)
 # different scales into one (which happens after a product with a constant 1 has been removed between them). With them
 # disabled, results are bit-equal to those of an unoptimized session (measured on 162 combinations of types), at nearly
 # the speed of the float model.
-_UNFAITHFUL_OPTIMIZERS = ("ReluQuantRewrite", "ClipQuantRewrite", "WeightBiasQuantization", "DoubleQDQPairsRemover")
+_UNFAITHFUL_OPTIMIZERS = ("ReluQuantRewrite", "ClipQuantRewrite", WEIGHT_ROUNDING_OPTIMIZER, "DoubleQDQPairsRemover")
 _KEEP_QDQ = ("session.disable_quant_qdq", "1")
 
 _FLOAT8_TYPES = (onnx.TensorProto.FLOAT8E4M3FN, onnx.TensorProto.FLOAT8E5M2)
