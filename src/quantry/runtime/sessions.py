@@ -47,9 +47,8 @@ CPU = (CPU_PROVIDER,)
 
 # Each of these lets onnxruntime change the numbers of a quantized graph: fusing quantized operators, merging a Relu or
 # Clip into the quantizer after it, quantizing weights and biases that the recipe left float, and merging two pairs with
-# different scales into one (which happens after a product with a constant 1 has been removed between them). With them
-# disabled, results are bit-equal to those of an unoptimized session (measured on 162 combinations of types), at nearly
-# the speed of the float model.
+# different scales into one (after a product with a constant 1 between them was removed). With them disabled, results
+# are bit-equal to those of an unoptimized session (162 combinations of types), at nearly the speed of the float model.
 _UNFAITHFUL_OPTIMIZERS = ("ReluQuantRewrite", "ClipQuantRewrite", WEIGHT_ROUNDING_OPTIMIZER, "DoubleQDQPairsRemover")
 _KEEP_QDQ = ("session.disable_quant_qdq", "1")
 
