@@ -247,9 +247,9 @@ def observed(strength: list[float], channels: tuple[float, ...]) -> np.ndarray:
 @pytest.mark.parametrize(
     ("strength", "expected"),
     [([3.0], 3.0), ([1.0, 3.0, 2.0], 2.0), ([1.0, 1.0, 20.0], 2.0), ([5.0, 5.0], 5.0)],
-    ids=["one sample", "second sample", "a tenth of the first", "equal"],
+    ids=["one sample", "second-strongest sample", "a tenth of the first", "equal"],
 )
-def test_a_peak_is_what_the_second_sample_reaches(strength: list[float], expected: float) -> None:
+def test_a_peak_is_what_the_second_strongest_sample_reaches(strength: list[float], expected: float) -> None:
     np.testing.assert_allclose(observed(strength, (1.0, -4.0)), [expected, 4 * expected])
 
 

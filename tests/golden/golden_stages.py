@@ -263,7 +263,12 @@ def _rewrite_digests() -> Iterator[tuple[str, str, Digest]]:
     powers = TensorSpec(scale=PowerOfTwoScale())
     types = Types(powers, powers, OwnBias(powers))
     yield "fit_powers", "uneven", fingerprint(fit_powers(model, seen, FitPowers(), types))
-    channels = observe(model, data, ObserveOptions(), joint_needs(model, types))
+    # Samples of different strength, so that it matters which one a peak comes from.
+    uneven_samples = [
+        {name: values * (1 + 3 * at) for name, values in sample.items()} for at, sample in enumerate(samples(uneven()))
+    ]
+    differing = calibration_data(uneven_samples, model.inputs)
+    channels = observe(model, differing, ObserveOptions(), joint_needs(model, types))
     yield "joint", "uneven", fingerprint(equalize_jointly(model, channels, JointEqualization(), types))
     yield "rotate", "residual", fingerprint(rotate(prepare(model_source(residual()), PrepareOptions()), Rotation()))
 

@@ -45,6 +45,13 @@ def test_recommended_recipes_round_trip_through_files(name: str) -> None:
     assert from_plain(to_plain(recipe)) == recipe
 
 
+@pytest.mark.parametrize("name", ["recommended-cpu-w4a8-mixed", "recommended-npu-w4a8-mixed"])
+def test_eight_bit_weights_of_mixed_recipes_have_no_zero_points(name: str) -> None:
+    mixed = find_preset(name).recipe.mix.mixed
+    assert mixed is not None
+    assert [target.weight.symmetric for target in mixed.targets] == [True]
+
+
 @pytest.mark.parametrize("name", ["recommended-cpu-w4a8", "recommended-npu-w4a8"])
 def test_four_bit_weights_have_a_scale_for_each_channel(name: str) -> None:
     random = np.random.default_rng(0)
@@ -57,6 +64,8 @@ def test_four_bit_weights_have_a_scale_for_each_channel(name: str) -> None:
     result = quantry.quantize(proto, data, name, store=None)
     assert {result.params.tensors[key].dtype.bits for key in weights} == {4}
     assert result.params.tensors["w"].scale.shape == (12,)
+    # Float scales come with zero points, power-of-two scales of NPUs without.
+    assert bool(result.params.tensors["w"].zero_point.any()) == ("cpu" in name)
     assert result.evaluation.metrics["sqnr"].value > 15
     expected, got = run(proto, data[0])["y"], run(result.to_bytes(), data[0])["y"]
     assert np.corrcoef(expected.ravel(), got.ravel())[0, 1] > 0.98

@@ -160,7 +160,7 @@ def _types(layer: RankedLayer, kind: str, recipe: Recipe) -> Iterator[LayerTypes
             match=(layer.node,),
             activation=activation,
             output=activation if layer.ends else None,
-            weight=_wide(replace(recipe.plan.weight, dtype=DataType.INT8)),
+            weight=_wide(replace(recipe.plan.weight, dtype=DataType.INT8, symmetric=True)),
         )
 
 

@@ -74,7 +74,7 @@ def fit_powers(
     copy = model.model.clone()
     groups, reasons = find_groups(copy)
     fit = _Fit(groups, statistics, options.candidates)
-    fit.add_errors(types.activation, types)
+    fit.add_errors(types)
     before, after = fit.search(options.sweeps)
     left = (f"no power-of-two fit of {count} tensors: {reason}" for reason, count in sorted(reasons.items()))
     if after > before * (1 - _GAIN):
@@ -314,14 +314,14 @@ class _Fit:
         result: np.ndarray = centred / self._count
         return result
 
-    def add_errors(self, activation: TensorSpec, types: Types) -> None:
+    def add_errors(self, types: Types) -> None:
         """Estimate the errors of all tensors, weights and biases.
 
         Args:
-            activation: Type of activations.
-            types: All types.
+            types: Types of the model's tensors.
         """
-        weight, bias = types.weight, types.own_bias
+        activation, weight, bias = types.activation, types.weight, types.own_bias
+        assert activation is not None
         made = {layer: number for number, group in enumerate(self._groups) for layer in group.makers}
         read = {layer: number for number, group in enumerate(self._groups) for layer in group.readers}
         for number, group in enumerate(self._groups):

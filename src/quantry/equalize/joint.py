@@ -10,7 +10,8 @@ helps one of them harms another. So the sum of the estimated errors of all of th
 
 - A weight has steps in proportion to its largest value. Its error reaches the outputs of the layer with the energy of
   the inputs, and counts by the importance of the outputs.
-- A tensor has steps in proportion to its largest value, and its error counts by the importance of its channels.
+- A tensor has steps in proportion to the largest value that new samples are expected to have, and its error counts by
+  the importance of its channels.
 - A bias that is rounded by itself, likewise.
 - Factors pass SiLU and its like (`gates`) by a multiplication, whose constant is rounded too.
 
@@ -72,7 +73,7 @@ def joint_needs(model: FloatModel, types: Types) -> Needs:
     return Needs(tuple((value.name or "", axis) for value, axis in observed_tensors(labels, types)))
 
 
-@stage(name="joint", version=6, environment=depends_on("onnx_ir", "numpy"))
+@stage(name="joint", version=7, environment=depends_on("onnx_ir", "numpy"))
 def equalize_jointly(
     model: FloatModel,
     statistics: Statistics,
@@ -134,7 +135,7 @@ def _stays_finite(labels: ChannelLabels, observed: ObservedChannels, factors: Fl
         seen = observed.of(layer.output, layer.layout.outputs)
         peaks = [np.abs(array_of(value)).max() for value in (layer.weight, layer.bias) if value is not None]
         if seen is not None:
-            peaks.append((seen.peak * factors[labelled.outputs]).max())
+            peaks.append((seen.largest * factors[labelled.outputs]).max())
         if not all(peak < most for peak in peaks):
             return False
     return True

@@ -126,8 +126,8 @@ class ChannelStats:
     Attributes:
         minima: Smallest finite value of each channel, float32 [c].
         maxima: Largest finite value of each channel, float32 [c].
-        runners_up: Second largest of the magnitudes that the samples reach in each channel, float32 [c]; 0 with one
-            sample. What single samples reach says how far new ones may go.
+        runners_up: What each channel reaches in the sample in which it is second strongest, float32 [c]: a magnitude;
+            0 with one sample. It says how far new samples may go.
         squares: Sum of the squares of the finite values, float64 [c].
         nonzero: Number of values other than 0, int64 [c].
     """

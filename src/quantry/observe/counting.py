@@ -203,36 +203,18 @@ class TensorCounter:
         return float(finite.min(initial=np.inf)), float(finite.max(initial=-np.inf))
 
     def _add_channels(self, values: FloatArray, axis: int, *, is_finite: bool) -> None:
-        rows = np.moveaxis(values, axis, 0)
-        # The images of a batch are samples of their own.
-        images = rows.shape[1] if rows.ndim > 1 and axis % values.ndim else 1
-        rows = rows.reshape(len(rows), -1)
+        rows = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
         # Reductions with a mask take several times as long.
         finite = True if is_finite else np.isfinite(rows)
         found = ChannelStats(
             rows.min(axis=1, initial=np.inf, where=finite),
             rows.max(axis=1, initial=-np.inf, where=finite),
-            _runners_up(rows, images, finite),
+            np.zeros(len(rows), np.float32),
             np.square(rows if is_finite else np.where(finite, rows, 0.0), dtype=np.float64).sum(axis=1),
             # Faster than count_nonzero along an axis, which converts the values first.
             np.array([np.count_nonzero(row) for row in rows != 0], np.int64),
         )
         self._channels = found if self._channels is None else self._channels.merge(found)
-
-
-def _runners_up(rows: FloatArray, images: int, finite: npt.NDArray[np.bool_] | bool) -> FloatArray:
-    """Return the second largest of the magnitudes that the images reach in each row; 0 with one image.
-
-    Args:
-        rows: Values of the channels, [c, images * positions].
-        images: How many images there are.
-        finite: Which values count.
-    """
-    if images < 2 or not rows.size:
-        return np.zeros(len(rows), np.float32)
-    known = rows if finite is True else np.where(finite, rows, np.float32(0.0))
-    peaks = np.abs(known).reshape(len(rows), images, -1).max(axis=2)
-    return np.asarray(np.partition(peaks, images - 2, axis=1)[:, images - 2], np.float32)
 
 
 def _nearest(flat: FloatArray, turn: TurningPoint, space: FloatArray) -> tuple[float, float]:

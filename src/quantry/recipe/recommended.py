@@ -119,8 +119,8 @@ def _with_tables(llm: Recipe) -> Recipe:
 def _four_bit_weights(best: Recipe, name: str) -> Recipe:
     """Return a recipe with one 4-bit scale per output channel; 15 levels for all channels together are too few.
 
-    With so few levels a zero point is worth 0.7 to 3 dB, because few channels have as many positive weights as negative
-    ones. Power-of-two scales go without: NPUs have no zero points.
+    With so few levels a zero point is worth 0.7 to 3 dB: the largest and the smallest weight of a channel rarely have
+    the same size. Power-of-two scales go without, because NPUs have no zero points.
     """
     is_symmetric = isinstance(best.plan.weight.scale, PowerOfTwoScale)
     weight = replace(best.plan.weight, dtype=DataType.INT4, granularity=PerChannel(), symmetric=is_symmetric)
@@ -194,7 +194,7 @@ def _eight_bits(npu: Recipe, cpu: Recipe, cross_layer: CrossLayer | None) -> Des
 def _four_bits(npu: Recipe, cpu: Recipe, cross_layer: CrossLayer | None) -> Described:
     cpu_w4, npu_w4 = _four_bit_weights(cpu, "RECOMMENDED-CPU-W4A8"), _four_bit_weights(npu, "RECOMMENDED-NPU-W4A8")
     return (
-        (cpu_w4, "RECOMMENDED-CPU with int4 weights, one scale for each output channel"),
+        (cpu_w4, "RECOMMENDED-CPU with int4 weights, one scale and one zero point for each output channel"),
         (_with_eight_bits(cpu_w4), f"RECOMMENDED-CPU-W4A8 {_MIXED}"),
         (npu_w4, "RECOMMENDED-NPU with int4 weights per channel and int32 biases, without limits on fraction bits"),
         (_with_eight_bits(npu_w4, cross_layer), f"RECOMMENDED-NPU-W4A8 {_MIXED}"),
