@@ -11,6 +11,7 @@ from onnx import numpy_helper
 
 import quantry
 from quantry.diagnosis.counterfactual import Counterfactual
+from quantry.evaluate.output_layout import PLAIN_LAYOUT
 from quantry.recipe import (
     PRESETS,
     MinMax,
@@ -283,7 +284,9 @@ def test_rest_is_what_the_outputs_keep_without_all_causes() -> None:
 
 def test_what_a_finding_costs_is_what_a_run_without_it_gains() -> None:
     diagnosis, result = diagnosed(FAULTS["weight channel"], planted=True)
-    measure = Counterfactual(result.stages, list(result.evaluation_data.take(8)), diagnosis.closeness.decibels)
+    measure = Counterfactual(
+        result.stages, list(result.evaluation_data.take(8)), diagnosis.closeness.decibels, PLAIN_LAYOUT
+    )
     assert measure.is_able
     gain, alone = measure.with_scales_per_channel(), measure.without_rounding(["w2"])
     assert gain is not None

@@ -48,12 +48,12 @@ def test_maps_agree_on_what_stands_out_in_any_layout(shape: tuple[int, ...]) -> 
 
 
 def test_single_numbers_hold_no_decision() -> None:
-    closeness = Closeness.of([[Pair(np.ones((1, 1)), np.full((1, 1), 0.9))]])
+    closeness = Closeness.of([{"out": Pair(np.ones((1, 1)), np.full((1, 1), 0.9))}])
     assert closeness.mean_agreement is None
     assert closeness.mean_decibels == pytest.approx(20.0)
 
 
 def test_every_output_counts_alike_and_incomparable_ones_count_as_lost() -> None:
     good, small = Pair(np.full((1, 4), 1000.0), np.full((1, 4), 999.0)), Pair(np.ones((1, 4)), np.full((1, 4), 0.9))
-    assert Closeness.of([[good, small]]).mean_decibels == pytest.approx((60 + 20) / 2)
-    assert Closeness.of([[good, None]]).mean_decibels == pytest.approx((60 - 20) / 2)
+    assert Closeness.of([{"a": good, "b": small}]).mean_decibels == pytest.approx((60 + 20) / 2)
+    assert Closeness.of([{"a": good, "b": None}]).mean_decibels == pytest.approx((60 - 20) / 2)

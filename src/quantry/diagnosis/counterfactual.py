@@ -18,6 +18,7 @@ from quantry.data.calibration_data import CalibrationData
 from quantry.diagnosis.evidence import GOOD_SQNR, HARMED_SQNR
 from quantry.errors import QuantryError
 from quantry.evaluate.metrics.metric import pair_outputs
+from quantry.evaluate.output_layout import OutputLayout
 from quantry.evaluate.tasks.float_agreement import Closeness
 from quantry.execute.quantized_view import QuantizedView
 from quantry.execute.simulation import simulate
@@ -87,9 +88,17 @@ class Counterfactual:
         stages: The stages of the quantized model.
         feeds: The samples.
         emitted: Decibels of the written model on these samples, shape (n,).
+        layout: What the axes of the outputs mean.
     """
 
-    def __init__(self, stages: Stages, feeds: Sequence[Mapping[str, NDArray[Any]]], emitted: NDArray[np.float64]):
+    def __init__(
+        self,
+        stages: Stages,
+        feeds: Sequence[Mapping[str, NDArray[Any]]],
+        emitted: NDArray[np.float64],
+        layout: OutputLayout,
+    ) -> None:
+        self._layout = layout
         self._stages = stages
         self._feeds = [dict(feed) for feed in feeds]
         self._emitted = float(np.mean(emitted[: len(feeds)]))
@@ -134,20 +143,20 @@ class Counterfactual:
         more: tuple[Iterable[str], ...] = ((), *kinds)
         found = [self._without(blamed | frozenset(names)) for names in more]
         # Conversions for the target are a cause of their own, so what is left is compared with the model after them.
-        kept = [_closeness(self._converted, outputs).mean_decibels for outputs in found if outputs is not None]
+        kept = [self._closeness(self._converted, outputs).mean_decibels for outputs in found if outputs is not None]
         return Rest(*kept) if len(kept) == len(more) else None
 
     def without_conversions(self) -> Gain | None:
         """Return the gain if the operators had not been replaced for the target."""
         outputs = self._simulated(self._stages.plan.value)
-        return None if outputs is None else _gain(self._base, _closeness(self._converted, outputs))
+        return None if outputs is None else _gain(self._base, self._closeness(self._converted, outputs))
 
     def with_scales_per_channel(self) -> Gain | None:
         """Return the gain if each output channel of the weights of layers had a scale of its own."""
         plan = self._stages.plan.value
         rounded = dict(_rounded_by_channel(self._stages.written.value.model, plan, self._stages.params.value))
         outputs = self._simulated(_plan_without(plan, rounded), rounded)
-        return None if outputs is None else _gain(self._base, _closeness(self._reference, outputs))
+        return None if outputs is None else _gain(self._base, self._closeness(self._reference, outputs))
 
     def with_corrected_biases(self, apart_from: Iterable[str] = ()) -> Gain | None:
         """Return the gain of a bias correction on the same samples.
@@ -162,7 +171,7 @@ class Counterfactual:
         written, params = stages.written.value, stages.params.value
         tuned = tune(stages.equalized.value, written, plan, params, data, BiasCorrection())
         outputs = self._simulated(plan, tuned.weights, tuned.params)
-        return None if outputs is None else _gain(before, _closeness(self._reference, outputs))
+        return None if outputs is None else _gain(before, self._closeness(self._reference, outputs))
 
     def _with_copies(self, tensors: Iterable[str]) -> frozenset[str]:
         """Return tensors and what holds the same values: a copy that is rounded alike would lose the same again."""
@@ -197,7 +206,7 @@ class Counterfactual:
     def _unrounded(self, tensors: frozenset[str]) -> Closeness | None:
         if tensors not in self._known:
             outputs = self._without(tensors)
-            self._known[tensors] = None if outputs is None else _closeness(self._reference, outputs)
+            self._known[tensors] = None if outputs is None else self._closeness(self._reference, outputs)
         return self._known[tensors]
 
     def _without(self, tensors: frozenset[str]) -> Outputs | None:
@@ -229,6 +238,13 @@ class Counterfactual:
         # The simulation rounds a tensor in front of its readers, and outputs of the model have none.
         view = QuantizedView(plan, scales)
         return [{name: _rounded(view, name, values) for name, values in sample.items()} for sample in outputs]
+
+    def _closeness(self, reference: Outputs, outputs: Outputs) -> Closeness:
+        pairs = (
+            {name: pair_outputs(ours[name], theirs[name]) for name in ours}
+            for ours, theirs in zip(reference, outputs, strict=True)
+        )
+        return Closeness.of(pairs, self._layout)
 
     def _run(self, model: ir.Model) -> Outputs:
         session = simulation_session(model, interleaved=True)
@@ -282,11 +298,4 @@ def _plan_without(plan: QuantPlan, tensors: Container[str]) -> QuantPlan:
         weights={name: planned for name, planned in plan.weights.items() if name not in tensors},
         biases={name: planned for name, planned in plan.biases.items() if name not in tensors},
         conversions={name: one for name, one in plan.conversions.items() if one.tensor not in tensors},
-    )
-
-
-def _closeness(reference: Outputs, outputs: Outputs) -> Closeness:
-    return Closeness.of(
-        [pair_outputs(ours[name], theirs[name]) for name in ours]
-        for ours, theirs in zip(reference, outputs, strict=True)
     )

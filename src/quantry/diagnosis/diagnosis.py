@@ -21,9 +21,11 @@ from quantry.errors import RecipeError
 from quantry.evaluate.decisions import output_decibels
 from quantry.evaluate.measured_errors import measured_errors
 from quantry.evaluate.metrics.metric import Pair, pair_outputs
+from quantry.evaluate.output_layout import OutputLayout, output_layout
 from quantry.evaluate.tasks.float_agreement import MOST_DB, Closeness
 from quantry.notebook import html_table
 from quantry.observe import Statistics
+from quantry.pipeline import Stages
 from quantry.quantization import QuantizationResult
 from quantry.runtime.sessions import run_session, simulation_session
 
@@ -126,11 +128,9 @@ def diagnose(
     feeds = list(result.evaluation_data.take(samples))
     errors = measured_errors(model, result.model, names, feeds, samples)
     gathered = {name: error.sqnr for name, error in errors.items()}
-    converted: dict[str, float] = {}
-    if stages.equalized.digest != stages.prepared.digest:
-        converted = _converted(stages.prepared.value.model, model, feeds)
     falls = find_falls(model, gathered)
-    closeness = _closeness(result)
+    layout = output_layout(stages.prepared.value.model, feeds[0])
+    closeness = _closeness(result, layout)
     held_out = result.evaluation_statistics
     evidence = Evidence(
         model,
@@ -139,12 +139,14 @@ def diagnose(
         health,
         errors,
         falls,
-        converted,
+        _converted(stages, feeds),
         closeness.mean_ties or 0.0,
         result.params,
         () if held_out is None else tensor_health(model, held_out, result.plan, result.params),
     )
-    measured = Counterfactual(stages, list(result.evaluation_data.take(max(samples, _MEASURED))), closeness.decibels)
+    measured = Counterfactual(
+        stages, list(result.evaluation_data.take(max(samples, _MEASURED))), closeness.decibels, layout
+    )
     causes = find_causes(evidence, measured, brief=brief)
     blamed = {name for one in causes for name in one.rounded or one.tensors}
     rest = measured.rest(blamed) if blamed and not brief else None
@@ -155,22 +157,25 @@ def diagnose(
     return Diagnosis(health, gathered, falls, findings, len(feeds), closeness, checked, rest, general)
 
 
-def _closeness(result: QuantizationResult) -> Closeness:
+def _closeness(result: QuantizationResult, layout: OutputLayout) -> Closeness:
     """Compare the outputs with those of the user's model."""
     reference = simulation_session(result.stages.prepared.value.model, interleaved=True)
     quantized = simulation_session(result.quantized, interleaved=True)
 
-    def pairs() -> Iterator[list[Pair | None]]:
+    def pairs() -> Iterator[dict[str, Pair | None]]:
         for feeds in result.evaluation_data.take(_COMPARED):
             ours, theirs = run_session(reference, feeds), run_session(quantized, feeds)
-            yield [pair_outputs(ours[name], theirs[name]) for name in ours]
+            yield {name: pair_outputs(ours[name], theirs[name]) for name in ours}
 
-    return Closeness.of(pairs())
+    return Closeness.of(pairs(), layout)
 
 
-def _converted(before: ir.Model, after: ir.Model, samples: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, float]:
-    """Return how close the outputs of two float models are, in dB; the channels of a map count alike."""
-    ours, theirs = (simulation_session(model, interleaved=True) for model in (before, after))
+def _converted(stages: Stages, samples: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, float]:
+    """Return how close the outputs are before and after conversions, in dB; empty if nothing was converted."""
+    if stages.equalized.digest == stages.prepared.digest:
+        return {}
+    models = (stages.prepared.value.model, stages.equalized.value.model)
+    ours, theirs = (simulation_session(model, interleaved=True) for model in models)
     found: dict[str, list[float]] = {}
     for feeds in samples:
         expected, got = run_session(ours, feeds), run_session(theirs, feeds)

@@ -4,10 +4,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
-from quantry.graph.edit import is_channel_product, producers_of
+from quantry.graph.edit import is_channel_product, is_learned, producers_of
 from quantry.graph.lone_layers import lone_layers
 from quantry.graph.operators import FUSIBLE, LINEAR
 from quantry.graph.quant_plan import QuantPlan
@@ -196,19 +195,3 @@ def _fused_layer(node: ir.Node) -> ir.Node | None:
         return None
     producer = node.inputs[0].producer()
     return producer if producer is not None and is_learned(producer) else None
-
-
-def is_learned(node: ir.Node) -> bool:
-    """Return whether a node is a layer with learned weights, or multiplies two activations.
-
-    Args:
-        node: The node.
-    """
-    if node.op_type not in LINEAR:
-        return False
-    weight = node.inputs[1] if len(node.inputs) > 1 else None
-    constant = None if weight is None else weight.const_value
-    if constant is None:
-        return True
-    values = constant.numpy()
-    return not np.array_equal(values, np.rint(values))

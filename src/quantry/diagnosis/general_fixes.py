@@ -15,11 +15,10 @@ from quantry.diagnosis.fix import (
     first_layers,
     float_fix,
     freed_tensors,
-    is_learned,
     is_rounded_again,
     node_name,
 )
-from quantry.graph.edit import products_after
+from quantry.graph.edit import is_learned, products_after
 
 # Layers at the beginning that stay float leave the rest of the model in one piece, which a layer in the middle does
 # not. They are at most this share of all layers.

@@ -1,7 +1,13 @@
-"""What a model decides: the class it ranks first, the places it marks, and whether two models decide alike.
+"""What a model decides: the class it ranks first, what it finds on a map, and whether two models decide alike.
 
 A model is deployed with ``argmax``, which returns the first of several equal scores. All code here follows that rule.
+
+A map, such as the output of a detector, says something about each of many positions. A detector says several things:
+a box and scores. These are the parts of the map, whether they are outputs of their own or joined in one tensor.
 """
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +28,12 @@ QUIET_CHANNELS = 0.1
 """Channels of a map that vary by less than this share of the typical channel are weighed as if they varied this much.
 
 Otherwise a class that occurs in no sample, whose scores are rounded to zero, would hide all other errors.
+"""
+
+FOUND_SHARE = 0.25
+"""A position of a map counts as found if it stands out by at least this share of the most prominent one.
+
+Prominence is a square, so a score of half the highest one is enough.
 """
 
 LEAST_PROBABILITY = 1e-3
@@ -78,8 +90,7 @@ def agreement(pair: Pair) -> float | None:
     """Return the share of decisions that both models share, 0 to 1; None if an output holds no decision.
 
     - Class scores: whether both rank the same class first.
-    - A map with several axes: the share of the most prominent values, see `MARKED_SHARE`, that both have in common.
-      Channels are standardized first, because a box's width and a class's probability differ in unit.
+    - A map: the share of the most prominent values, see `MARKED_SHARE`, that both have in common.
     - One number: no decision.
 
     Args:
@@ -93,13 +104,7 @@ def agreement(pair: Pair) -> float | None:
         return float((rows.argmax(axis=1) == other.argmax(axis=1)).mean())
     if ours.ndim < 3 or ours[0].size < 2:
         return None
-    marked = max(1, round(ours.size * MARKED_SHARE))
-    mean, deviation = _channel_scales(ours)
-    sets = [
-        set(np.argpartition(-np.abs((values - mean) / deviation).ravel(), marked - 1)[:marked].tolist())
-        for values in (ours, theirs)
-    ]
-    return len(sets[0] & sets[1]) / marked
+    return map_agreement([MapPart.of(pair)])
 
 
 def output_decibels(pair: Pair) -> float:
@@ -116,11 +121,114 @@ def output_decibels(pair: Pair) -> float:
         # order of classes that are impossible.
         ours, theirs = (np.log(np.maximum(values, LEAST_PROBABILITY)) for values in pair)
         ours, theirs = ours - np.log(LEAST_PROBABILITY), theirs - np.log(LEAST_PROBABILITY)
-    if ours.ndim < 3 or score_rows(ours) is not None:
+    if not is_map(ours):
         return decibels(float(np.square(ours).sum()), float(np.square(theirs - ours).sum()))
-    mean, deviation = _channel_scales(ours)
-    signal, noise = (ours - mean) / deviation, (theirs - ours) / deviation
-    return decibels(float(np.square(signal).sum()), float(np.square(noise).sum()))
+    return MapPart.of(pair).decibels()
+
+
+def is_map(output: Rows) -> bool:
+    """Return whether an output says something about each of many positions.
+
+    Args:
+        output: An output of a model.
+    """
+    return output.ndim >= 3 and output.size > 0 and score_rows(output) is None
+
+
+@dataclass(frozen=True, eq=False)
+class MapPart:
+    """One thing that both models say about each position of a map, such as a box.
+
+    Attributes:
+        positions: Lengths of the axes of the positions.
+        ours: What the float model says, shape [positions, channels].
+        theirs: What the other model says, likewise.
+    """
+
+    positions: tuple[int, ...]
+    ours: Rows
+    theirs: Rows
+
+    @classmethod
+    def of(cls, pair: Pair, axis: int | None = None, channels: Sequence[int] | None = None) -> "MapPart":
+        """Return a part of a map.
+
+        Args:
+            pair: The map of both models.
+            axis: The axis of the channels; None finds it.
+            channels: The channels of the part; None takes all.
+        """
+        own = channel_axis(pair.reference) if axis is None else axis
+        # Copied, because sums over a view depend on its layout.
+        ours, theirs = (np.ascontiguousarray(np.moveaxis(values, own, -1)) for values in pair)
+        if channels is not None:
+            ours, theirs = ours[..., list(channels)], theirs[..., list(channels)]
+        size = ours.shape[-1]
+        return cls(ours.shape[:-1], ours.reshape(-1, size), theirs.reshape(-1, size))
+
+    def standardized(self) -> tuple[Rows, Rows]:
+        """Return both with the float model's mean and standard deviation of each channel removed.
+
+        A box's width and a class's probability differ in unit.
+        """
+        mean, deviation = self.ours.mean(axis=0), self.ours.std(axis=0)
+        typical = float(np.sqrt(np.square(deviation).mean()))
+        scale = np.maximum(deviation, QUIET_CHANNELS * typical or 1.0)
+        return (self.ours - mean) / scale, (self.theirs - mean) / scale
+
+    def decibels(self, where: NDArray[np.bool_] | slice = slice(None)) -> float:
+        """Return the signal-to-noise ratio in dB, in which channels count alike.
+
+        Args:
+            where: Which positions count.
+        """
+        ours, theirs = (values[where] for values in self.standardized())
+        return decibels(float(np.square(ours).sum()), float(np.square(theirs - ours).sum()))
+
+    def prominence(self) -> tuple[Rows, Rows]:
+        """Return for both how much each position stands out, relative to the mean of the float model; [positions]."""
+        mean = self.ours.mean(axis=0)
+        ours, theirs = (np.square(values - mean).sum(axis=1) for values in (self.ours, self.theirs))
+        usual = float(ours.mean()) or 1.0
+        return ours / usual, theirs / usual
+
+
+def map_agreement(parts: Sequence[MapPart]) -> float:
+    """Return the share of the most prominent values of a map, see `MARKED_SHARE`, that both models have in common.
+
+    Args:
+        parts: The parts of the map.
+    """
+    both = [np.concatenate(values, axis=1) for values in zip(*(part.standardized() for part in parts), strict=True)]
+    marked = max(1, round(both[0].size * MARKED_SHARE))
+    ours, theirs = (_marks(np.abs(values), marked) for values in both)
+    return float((ours * theirs).sum() / marked)
+
+
+def _marks(sizes: Rows, marked: int) -> Rows:
+    """Return for each value how likely it is among the largest ones, if equal values are drawn at random."""
+    smallest = np.partition(sizes, -marked, axis=None)[-marked]
+    above, equal = sizes > smallest, sizes == smallest
+    likely: Rows = above + equal * ((marked - above.sum()) / equal.sum())
+    return likely
+
+
+def map_decibels(parts: Sequence[MapPart]) -> list[float]:
+    """Return the signal-to-noise ratio of each part of a map in dB.
+
+    Where the map says several things of different kinds, such as boxes and scores, only those positions count at which
+    one of the models finds something: nobody sees the box of a position without an object. A part such as scores, which
+    is near zero at most positions, decides which these are, because there it stands out most.
+
+    Args:
+        parts: The parts of the map.
+    """
+    if len({part.ours.shape[1] for part in parts}) < 2:
+        return [part.decibels() for part in parts]
+    ours, theirs = (sum(values) for values in zip(*(part.prominence() for part in parts), strict=True))
+    # Of both models, so that what only the other one finds counts too.
+    found = np.maximum(ours, theirs) >= FOUND_SHARE * ours.max()
+    return [part.decibels(found) for part in parts]
 
 
 def _is_distribution(rows: Rows | None) -> bool:
@@ -128,19 +236,13 @@ def _is_distribution(rows: Rows | None) -> bool:
     return rows is not None and bool((rows >= 0).all() and np.allclose(rows.sum(axis=1), 1.0, atol=1e-3))
 
 
-def _channel_scales(values: Rows) -> tuple[Rows, Rows]:
-    """Return mean and standard deviation of each channel, in a shape that broadcasts."""
-    axis = _channel_axis(values)
-    others = tuple(index for index in range(values.ndim) if index != axis)
-    mean = values.mean(axis=others, keepdims=True)
-    deviation = values.std(axis=others, keepdims=True)
-    typical = float(np.sqrt(np.square(deviation).mean()))
-    return mean, np.maximum(deviation, QUIET_CHANNELS * typical or 1.0)
+def channel_axis(values: Rows) -> int:
+    """Return the axis of the channels of a map, in any layout: that whose entries differ most in size.
 
-
-def _channel_axis(values: Rows) -> int:
-    """Return the axis whose entries differ most in size: the channels of a map, in any layout."""
-    axes = [index for index in range(1, values.ndim) if values.shape[index] > 1]
+    Args:
+        values: The map.
+    """
+    several = [index for index in range(1, values.ndim) if values.shape[index] > 1]
 
     def spread_of_sizes(axis: int) -> float:
         others = tuple(index for index in range(values.ndim) if index != axis)
@@ -148,5 +250,5 @@ def _channel_axis(values: Rows) -> int:
         return float(np.log(np.maximum(sizes, 1e-30)).std())
 
     # An axis with one value for each entry has no scale of its own.
-    able = [axis for axis in axes if values.size > values.shape[axis]]
-    return max(able or axes or [values.ndim - 1], key=spread_of_sizes)
+    able = [axis for axis in several if values.size > values.shape[axis]]
+    return max(able or several or [values.ndim - 1], key=spread_of_sizes)

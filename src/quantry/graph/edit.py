@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import onnx_ir as ir
 
+from quantry.graph.operators import LINEAR
 from quantry.graph.weights import new_initializer
 
 
@@ -39,6 +40,22 @@ def constant_of(value: ir.Value | None) -> np.ndarray | None:
 def producers_of(node: ir.Node) -> list[ir.Node]:
     """Return the nodes that compute the inputs of a node, in order; constants and inputs of the model have none."""
     return [made for value in node.inputs if value is not None and (made := value.producer()) is not None]
+
+
+def is_learned(node: ir.Node) -> bool:
+    """Return whether a node is a layer with learned weights, or multiplies two activations.
+
+    Args:
+        node: The node.
+    """
+    if node.op_type not in LINEAR:
+        return False
+    weight = node.inputs[1] if len(node.inputs) > 1 else None
+    constant = None if weight is None else weight.const_value
+    if constant is None:
+        return True
+    values = constant.numpy()
+    return not np.array_equal(values, np.rint(values))
 
 
 def is_channel_product(node: ir.Node) -> bool:

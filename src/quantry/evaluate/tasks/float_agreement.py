@@ -1,15 +1,26 @@
 """Label-free closeness to the float model: decibels of the outputs and agreement of decisions."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quantry.evaluate.decisions import agreement, output_decibels, score_rows, tied
+from quantry.evaluate.decisions import (
+    MapPart,
+    agreement,
+    is_map,
+    map_agreement,
+    map_decibels,
+    output_decibels,
+    score_rows,
+    tied,
+)
 from quantry.evaluate.metrics.metric import Pair
+from quantry.evaluate.output_layout import PLAIN_LAYOUT, OutputLayout, output_layout
 from quantry.evaluate.stage import machine_environment
 from quantry.evaluate.tasks.output_distance import OutputComparison
 from quantry.graph.load import model_source
@@ -24,7 +35,7 @@ class Closeness:
     """How close a model is to the float model, sample by sample.
 
     Attributes:
-        decibels: Signal-to-noise ratio of the outputs, mean over outputs, shape (n,).
+        decibels: Signal-to-noise ratio of the outputs, mean over outputs and their parts, shape (n,).
         agreement: Share of decisions that both models share, 0 to 1, shape (n,); NaN if outputs hold no decision.
         ties: Share of rows whose highest score is shared by several classes in this model but not in the float model,
             shape (n,); NaN if no output has class scores.
@@ -35,13 +46,14 @@ class Closeness:
     ties: NDArray[np.float64]
 
     @classmethod
-    def of(cls, samples: Iterable[list[Pair | None]]) -> "Closeness":
+    def of(cls, samples: Iterable[Mapping[str, Pair | None]], layout: OutputLayout = PLAIN_LAYOUT) -> "Closeness":
         """Compare the outputs of samples.
 
         Args:
-            samples: For each sample the outputs of both models; None where they cannot be compared.
+            samples: For each sample the outputs of both models, by name; None where they cannot be compared.
+            layout: What the axes of the outputs mean.
         """
-        rows = np.array([_measured(pairs) for pairs in samples], dtype=np.float64).reshape(-1, 3)
+        rows = np.array([_measured(pairs, layout) for pairs in samples], dtype=np.float64).reshape(-1, 3)
         return cls(*rows.T)
 
     @classmethod
@@ -83,8 +95,9 @@ class Closeness:
 class FloatAgreement(OutputComparison):
     """Closeness to the float model in dB, averaged over samples; needs no labels.
 
-    Every output counts alike, and so does every channel of a map such as a detector's output: otherwise the largest
-    values, often the coordinates of boxes, would decide alone. `measured` also holds the agreement of decisions.
+    Every output counts alike, also those that the model joins into one tensor as its last step, such as boxes and
+    scores, and so does every channel of a map: otherwise the largest values, often the coordinates of boxes, would
+    decide alone. A detector is compared where it finds something. `measured` also holds the agreement of decisions.
 
     Attributes:
         measured: What was measured on all samples, by path of the model.
@@ -126,7 +139,13 @@ class FloatAgreement(OutputComparison):
         """
         wanted = list(indices)
         found = dict(self.pairs(model, wanted))
-        return Closeness.of(found[index] for index in wanted)
+        return Closeness.of((found[index] for index in wanted), self._layout)
+
+    @cached_property
+    def _layout(self) -> OutputLayout:
+        """What the axes of the float model's outputs mean."""
+        _, feeds = next(iter(self.samples.read([0])))
+        return output_layout(model_source(self.reference).load(), feeds)
 
     def _identity(self) -> tuple[object, ...]:
         return model_source(self.reference), self.samples.data
@@ -142,7 +161,7 @@ class ModelFile:
         return fingerprint(model_source(self.path))
 
 
-@stage(name="closeness", version=1, environment=machine_environment)
+@stage(name="closeness", version=2, environment=machine_environment)
 def closeness(evaluator: FloatAgreement, model: ModelFile) -> Closeness:
     """Compare a model with the float model on all samples.
 
@@ -153,12 +172,35 @@ def closeness(evaluator: FloatAgreement, model: ModelFile) -> Closeness:
     return evaluator.closeness(model.path, range(evaluator.size))
 
 
-def _measured(pairs: list[Pair | None]) -> tuple[float, float, float]:
+def _measured(pairs: Mapping[str, Pair | None], layout: OutputLayout) -> tuple[float, float, float]:
     """Return decibels, agreement and ties of one sample."""
-    decibels = [LEAST_DB if pair is None else min(max(output_decibels(pair), LEAST_DB), MOST_DB) for pair in pairs]
-    agreed = [0.0 if pair is None else agreement(pair) for pair in pairs]
-    ties = [None if pair is None else _new_ties(pair) for pair in pairs]
-    return _average(decibels), _average(agreed), _average(ties)
+    # Parts of all maps with the same positions, whether they are outputs of their own or joined in one.
+    maps: dict[tuple[int, ...], list[MapPart]] = {}
+    decibels: list[float] = []
+    agreed: list[float | None] = []
+    whole = {name: pair and Pair(*(layout.with_batch(name, one) for one in pair)) for name, pair in pairs.items()}
+    for name, pair in whole.items():
+        if pair is None:
+            decibels.append(LEAST_DB)
+            agreed.append(0.0)
+        elif is_map(pair.reference):
+            for part in _parts_of(pair, layout.axis(name, pair.reference), layout.parts.get(name)):
+                maps.setdefault(part.positions, []).append(part)
+        else:
+            decibels.append(output_decibels(pair))
+            agreed.append(agreement(pair))
+    for together in maps.values():
+        decibels += map_decibels(together)
+        agreed.append(map_agreement(together))
+    ties = [None if pair is None else _new_ties(pair) for pair in whole.values()]
+    return _average(min(max(one, LEAST_DB), MOST_DB) for one in decibels), _average(agreed), _average(ties)
+
+
+def _parts_of(pair: Pair, axis: int, parts: Iterable[Sequence[int]] | None) -> list[MapPart]:
+    """Return the parts of one output."""
+    if parts is None:
+        return [MapPart.of(pair, axis)]
+    return [MapPart.of(pair, axis, channels) for channels in parts]
 
 
 def _new_ties(pair: Pair) -> float | None:

@@ -64,8 +64,8 @@ class OutputComparison(SampleMean):
             if reference.is_full:
                 return
 
-    def pairs(self, model_path: str | Path, indices: Iterable[int]) -> Iterator[tuple[int, list[Pair | None]]]:
-        """Yield the outputs of both models for each sample, with the sample's index.
+    def pairs(self, model_path: str | Path, indices: Iterable[int]) -> Iterator[tuple[int, dict[str, Pair | None]]]:
+        """Yield the outputs of both models for each sample, by name, with the sample's index.
 
         Args:
             model_path: The model.
@@ -84,7 +84,7 @@ class OutputComparison(SampleMean):
                     f"a model must have the float model's outputs {sorted(expected)} to be compared, got "
                     f"{sorted(got)}; in {type(self).__name__} of {self.reference}"
                 )
-            yield index, [pair_outputs(expected[name], got[name]) for name in expected]
+            yield index, {name: pair_outputs(expected[name], got[name]) for name in expected}
 
     def per_sample(self, model_path: str | Path, indices: Iterable[int]) -> NDArray[np.float64]:
         """Return the score of each sample.
@@ -153,7 +153,9 @@ class OutputDistance(OutputComparison):
 
     def scores(self, model_path: str | Path, wanted: list[int]) -> NDArray[np.float64]:
         """Return the distances of the samples."""
-        found = {index: self._metric.score_outputs(pairs) for index, pairs in self.pairs(model_path, wanted)}
+        found = {
+            index: self._metric.score_outputs(list(pairs.values())) for index, pairs in self.pairs(model_path, wanted)
+        }
         return np.array([found[index] for index in wanted], dtype=np.float64)
 
     def _identity(self) -> tuple[object, ...]:
