@@ -92,7 +92,8 @@ def test_page_starts_with_whether_the_model_is_good_where_it_is_and_what_is_next
     first = render_page(known).partition("<div class=cards>")[0]
     assert known.quality.words in first.lower()
     assert "<code>small.int8.onnx</code>" in first
-    assert "quantry evaluate small.int8.onnx" in first
+    good = dataclasses.replace(known, quality=quality(40.0, 1.0))
+    assert "quantry evaluate small.int8.onnx" in render_page(good).partition("<div class=cards>")[0]
     far = dataclasses.replace(known, quality=quality(4.0, 0.5))
     assert "quantry search small.onnx" in render_page(far).partition("<div class=cards>")[0]
 
