@@ -116,6 +116,12 @@ def test_parts_fit_every_sample_of_a_model_without_layers() -> None:
     assert axis in (1, 2, 3)
 
 
+def test_sample_with_another_number_of_channels_is_compared_as_a_whole() -> None:
+    layout = OutputLayout({"y": 1}, {"y": ((0,), (1, 2, 3))})
+    values = np.random.default_rng(8).standard_normal((1, 2, 30))
+    assert Closeness.of([{"y": Pair(values, values * 1.1)}], layout).mean_decibels == pytest.approx(20.0, abs=0.5)
+
+
 def test_only_positions_where_something_is_found_count_where_a_map_says_several_things() -> None:
     rng = np.random.default_rng(2)
     boxes, scores = rng.standard_normal((100, 4)), np.zeros((100, 3))

@@ -196,9 +196,10 @@ def _measured(pairs: Mapping[str, Pair | None], layout: OutputLayout) -> tuple[f
     return _average(min(max(one, LEAST_DB), MOST_DB) for one in decibels), _average(agreed), _average(ties)
 
 
-def _parts_of(pair: Pair, axis: int, parts: Iterable[Sequence[int]] | None) -> list[MapPart]:
+def _parts_of(pair: Pair, axis: int, parts: Sequence[Sequence[int]] | None) -> list[MapPart]:
     """Return the parts of one output."""
-    if parts is None:
+    # The number of channels may depend on the sample, such as the length of a sentence.
+    if parts is None or sum(map(len, parts)) != pair.reference.shape[axis]:
         return [MapPart.of(pair, axis)]
     return [MapPart.of(pair, axis, channels) for channels in parts]
 
