@@ -5,7 +5,7 @@
 The AP of one quantized detector on 300 images moves by about 1.5 % of float with any change of rounding. The mean over
 variants, each compared with the float model on the same variant, moves by 0.3 to 0.9 %.
 
-The agreement tells smaller differences apart: the AP of a model if what the float model detects with a score of at
+The agreement resolves smaller differences: the AP of a model if what the float model detects with a score of at
 least 0.3 were the labels. Every change of a box or a score counts, not only one that crosses a labelled object.
 """
 
@@ -113,6 +113,8 @@ class Detections:
             reference: What the float model finds.
         """
         sure = [one for one in reference.found if one["score"] >= _SURE]
+        if not sure or not self.found:
+            return float("nan") if not sure else 0.0
         labels = [
             {**one, "id": number, "area": one["bbox"][2] * one["bbox"][3], "iscrowd": 0}
             for number, one in enumerate(sure, 1)

@@ -103,17 +103,65 @@ def test_unusual_outputs_have_a_layout(outputs: str, body: str) -> None:
     assert isinstance(output_layout(model_of(outputs, body), feeds()), OutputLayout)
 
 
-def test_parts_fit_every_sample_of_a_model_without_layers() -> None:
-    """Nothing but the values tells which axis is which, and it must be the same one for all samples."""
-    model = model_of("float[1,8,8,8] y", "z = Relu(x) y = Concat<axis=1>(x, z)")
-    x = np.random.default_rng(7).standard_normal((1, 4, 8, 8)).astype(np.float32)
-    layout = output_layout(model, {"x": x})
-    (axis,) = layout.axes.values()
-    for other in (1, 2, 3):
-        sizes = np.geomspace(1, 100, 8)
-        values = np.moveaxis(np.random.default_rng(other).standard_normal((1, 8, 8, 8)) * sizes, -1, other)
-        assert Closeness.of([{"y": Pair(values, values * 1.1)}], layout).mean_decibels == pytest.approx(20.0, abs=0.5)
-    assert axis in (1, 2, 3)
+def test_channels_that_no_quantization_changes_are_left_out() -> None:
+    """Anchors and a cache that the model was given are equal in both models and would hide all errors."""
+    anchors = FLAT + "x1 = Reshape(x, four_rows) p = Concat<axis=1>(b1, s1) y = Concat<axis=1>(p, x1)"
+    layout = output_layout(model_of("float[1,11,64] y", PARTS + anchors), feeds())
+    assert layout.parts == {"y": ((0, 1, 2, 3), (4, 5, 6))}
+    cache = "z = Relu(x) y = Concat<axis=2>(x, z)"
+    assert output_layout(model_of("float[1,4,16,8] y", cache), feeds()).parts == {}
+
+
+@pytest.mark.parametrize(
+    ("outputs", "body", "rows"),
+    [
+        ("int64[2,n] y", "a = Conv(x, w_scores) b = Relu(a) y = NonZero(b)", None),
+        ("float[1,6,0] y", "a = Conv(x, w_scores) z = Slice(a, from, from, at) y = Concat<axis=1>(z, z)", None),
+        ("float[8,32] y", "a = Conv(x, w_boxes) r = Relu(a) y = Flatten<axis=3>(r)", {"y"}),
+    ],
+    ids=["values decide how many", "empty", "class scores"],
+)  # fmt: skip
+def test_outputs_that_are_no_map_keep_their_form(outputs: str, body: str, rows: set[str] | None) -> None:
+    if "Slice" in body:
+        body = "from = Constant<value_ints=[0]>() at = Constant<value_ints=[2]>() " + body
+    layout = output_layout(model_of(outputs, body), feeds())
+    assert layout.without_batch == frozenset()
+    assert rows is None or layout.maps == frozenset()
+
+
+def test_scores_of_one_class_belong_to_the_boxes_of_the_same_positions() -> None:
+    body = "a = Conv(x, w_boxes) b = Reshape(a, four_rows) boxes = Transpose<perm=[0, 2, 1]>(b)"
+    body += " m = ReduceMax<axes=[1]>(a) n = Reshape(m, one_row) s = Sigmoid(n) scores = Transpose<perm=[0, 2, 1]>(s)"
+    body = "one_row = Constant<value_ints=[1, 1, -1]>() " + body
+    layout = output_layout(model_of("float[1,64,4] boxes, float[1,64,1] scores", body), feeds())
+    assert layout.axes == {"boxes": 2, "scores": 2}
+    assert layout.maps == {"scores"}
+
+
+def test_output_of_a_layer_needs_no_run() -> None:
+    model = model_of("float[1,4,8,8] b, float[1,3,8,8] s", "b = Conv(x, w_boxes) s = Conv(x, w_scores)")
+    assert output_layout(model, {}).axes == {"b": 1, "s": 1}
+
+
+def test_dense_maps_of_several_kinds_count_everywhere() -> None:
+    rng = np.random.default_rng(9)
+    classes, flow = rng.standard_normal((2000, 5)), rng.standard_normal((2000, 2))
+    worse = classes + 0.1 * rng.standard_normal(classes.shape)
+    together = map_decibels([MapPart((2000,), classes, worse), MapPart((2000,), flow, flow)])
+    assert together[0] == pytest.approx(MapPart((2000,), classes, worse).decibels())
+
+
+@pytest.mark.parametrize("values", [np.ones((50, 1)), np.clip(np.linspace(-1, 2, 300), 0, 1).reshape(100, 3)])
+def test_equal_maps_agree_whatever_is_tied(values: np.ndarray) -> None:
+    assert map_agreement([MapPart((len(values),), values, values.copy())]) == pytest.approx(1.0)
+
+
+def test_labels_agree_where_they_are_equal() -> None:
+    right = np.ones((100, 1))
+    right[:7] = 0
+    part = MapPart((100,), np.ones((100, 1)), right)
+    assert map_agreement([part]) == pytest.approx(0.93)
+    assert part.decibels() == pytest.approx(10 * np.log10(100 / 7))
 
 
 def test_sample_with_another_number_of_channels_is_compared_as_a_whole() -> None:

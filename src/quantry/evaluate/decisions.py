@@ -36,6 +36,9 @@ FOUND_SHARE = 0.25
 Prominence is a square, so a score of half the highest one is enough.
 """
 
+BACKGROUND_SHARE = 0.15
+"""A map is mostly background if half of its positions stand out by less than this share of the most prominent one."""
+
 LEAST_PROBABILITY = 1e-3
 """Probabilities of a Softmax below this count as equal."""
 
@@ -172,6 +175,8 @@ class MapPart:
         A box's width and a class's probability differ in unit.
         """
         mean, deviation = self.ours.mean(axis=0), self.ours.std(axis=0)
+        if not deviation.any():
+            return self.ours, self.theirs  # one value everywhere, such as labels
         typical = float(np.sqrt(np.square(deviation).mean()))
         scale = np.maximum(deviation, QUIET_CHANNELS * typical or 1.0)
         return (self.ours - mean) / scale, (self.theirs - mean) / scale
@@ -196,13 +201,18 @@ class MapPart:
 def map_agreement(parts: Sequence[MapPart]) -> float:
     """Return the share of the most prominent values of a map, see `MARKED_SHARE`, that both models have in common.
 
+    Of a map with one value everywhere, such as labels (see `pair_outputs`), this is the share of equal values.
+
     Args:
         parts: The parts of the map.
     """
-    both = [np.concatenate(values, axis=1) for values in zip(*(part.standardized() for part in parts), strict=True)]
+    if all(np.ptp(part.ours) == 0 for part in parts):
+        return float(np.mean([(part.theirs == part.ours).mean() for part in parts]))
+    first, *others = (part.standardized() for part in parts)
+    both = [np.concatenate(values, axis=1) for values in zip(first, *others, strict=True)] if others else first
     marked = max(1, round(both[0].size * MARKED_SHARE))
     ours, theirs = (_marks(np.abs(values), marked) for values in both)
-    return float((ours * theirs).sum() / marked)
+    return float(np.minimum(ours, theirs).sum() / marked)
 
 
 def _marks(sizes: Rows, marked: int) -> Rows:
@@ -216,9 +226,9 @@ def _marks(sizes: Rows, marked: int) -> Rows:
 def map_decibels(parts: Sequence[MapPart]) -> list[float]:
     """Return the signal-to-noise ratio of each part of a map in dB.
 
-    Where the map says several things of different kinds, such as boxes and scores, only those positions count at which
-    one of the models finds something: nobody sees the box of a position without an object. A part such as scores, which
-    is near zero at most positions, decides which these are, because there it stands out most.
+    A detector says things of different kinds, such as boxes and scores, and nearly all positions are background. Then
+    only those positions count at which either model finds something, because boxes without an object are discarded.
+    Scores are near zero at most positions, so they decide which these are. Other maps count everywhere.
 
     Args:
         parts: The parts of the map.
@@ -226,6 +236,8 @@ def map_decibels(parts: Sequence[MapPart]) -> list[float]:
     if len({part.ours.shape[1] for part in parts}) < 2:
         return [part.decibels() for part in parts]
     ours, theirs = (sum(values) for values in zip(*(part.prominence() for part in parts), strict=True))
+    if np.median(ours) > BACKGROUND_SHARE * ours.max():
+        return [part.decibels() for part in parts]
     # Of both models, so that what only the other one finds counts too.
     found = np.maximum(ours, theirs) >= FOUND_SHARE * ours.max()
     return [part.decibels(found) for part in parts]

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from quantry.evaluate.decisions import (
     MapPart,
     agreement,
-    is_map,
     map_agreement,
     map_decibels,
     output_decibels,
@@ -117,7 +116,8 @@ class FloatAgreement(OutputComparison):
 
     def __getstate__(self) -> dict[str, object]:
         """Drop what was measured and cached: a spawned process measures its own models."""
-        return {**super().__getstate__(), "measured": {}, "memo": Memo(None)}
+        kept = {name: value for name, value in super().__getstate__().items() if name != "_layout"}
+        return {**kept, "measured": {}, "memo": Memo(None)}
 
     def __fingerprint__(self) -> Digest:
         """Return the digest of everything that a score depends on, except the model."""
@@ -161,7 +161,7 @@ class ModelFile:
         return fingerprint(model_source(self.path))
 
 
-@stage(name="closeness", version=2, environment=machine_environment)
+@stage(name="closeness", version=3, environment=machine_environment)
 def closeness(evaluator: FloatAgreement, model: ModelFile) -> Closeness:
     """Compare a model with the float model on all samples.
 
@@ -183,7 +183,7 @@ def _measured(pairs: Mapping[str, Pair | None], layout: OutputLayout) -> tuple[f
         if pair is None:
             decibels.append(LEAST_DB)
             agreed.append(0.0)
-        elif is_map(pair.reference):
+        elif layout.is_map(name, pair.reference):
             for part in _parts_of(pair, layout.axis(name, pair.reference), layout.parts.get(name)):
                 maps.setdefault(part.positions, []).append(part)
         else:
@@ -192,14 +192,14 @@ def _measured(pairs: Mapping[str, Pair | None], layout: OutputLayout) -> tuple[f
     for together in maps.values():
         decibels += map_decibels(together)
         agreed.append(map_agreement(together))
-    ties = [None if pair is None else _new_ties(pair) for pair in whole.values()]
+    ties = [None if pair is None or name in layout.maps else _new_ties(pair) for name, pair in whole.items()]
     return _average(min(max(one, LEAST_DB), MOST_DB) for one in decibels), _average(agreed), _average(ties)
 
 
 def _parts_of(pair: Pair, axis: int, parts: Sequence[Sequence[int]] | None) -> list[MapPart]:
     """Return the parts of one output."""
     # The number of channels may depend on the sample, such as the length of a sentence.
-    if parts is None or sum(map(len, parts)) != pair.reference.shape[axis]:
+    if parts is None or max(map(max, parts)) >= pair.reference.shape[axis]:
         return [MapPart.of(pair, axis)]
     return [MapPart.of(pair, axis, channels) for channels in parts]
 
