@@ -224,7 +224,7 @@ def _changed_at_one_position(value: ir.Value, array: NDArray[Any]) -> NDArray[An
 def _parts(layout: OutputLayout, tail: Segment, known: Arrays) -> Iterator[tuple[str, Parts]]:
     """Yield the outputs whose channels come from several places, with the channels of each part.
 
-    Channels that hold constants or inputs of the model are left out, because no model changes them.
+    Channels that hold constants or inputs of the model are omitted, because no model changes them.
     """
     computed = {name: number for number, name in enumerate(tail.inputs, 1) if known[name].dtype.kind == "f"}
     # Inputs of the model are the same in both models; whole numbers are shapes and indices, which say where values go.
