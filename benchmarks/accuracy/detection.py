@@ -48,15 +48,7 @@ class DetectionSuite:
         """Evaluate a model, or what runs it, on held-out images."""
         script = self._script()
         kept: list[Any] = []
-
-        class Recording(script.CocoVal):  # type: ignore[misc, name-defined]
-            """Keeps the detections, for resampling."""
-
-            def evaluate(self, results: Any) -> Any:
-                kept.append((self, results))
-                return super().evaluate(results)
-
-        script.CocoVal = Recording
+        script.CocoVal = recording(script.CocoVal, kept)
         count, (ap, ap50, ap75) = self._evaluate(script, run or model, limit)
         dataset, results = kept[0]
         replicates = (0.0,) * self.resampled
@@ -109,6 +101,25 @@ class FastestDetSuite(DetectionSuite):
 
     def _prepared(self, script: Any, pixels: Any) -> Any:
         return script.preprocess(pixels)
+
+
+def recording(plain: Any, kept: list[Any]) -> Any:
+    """Return the class of a data set that keeps the detections it evaluates.
+
+    Args:
+        plain: The class ``CocoVal`` of the shared data, or one derived from it.
+        kept: Gets the data set and its detections at each evaluation.
+    """
+
+    class Recording(plain):  # type: ignore[misc]
+        """Keeps the detections."""
+
+        def evaluate(self, results: list[dict[str, Any]]) -> Any:
+            # Copied, because pycocotools adds entries to what it is given.
+            kept.append((self, [dict(one) for one in results]))
+            return super().evaluate(results)
+
+    return Recording
 
 
 def resampled_precision(truth: Any, ids: list[int], results: Any) -> Callable[[npt.NDArray[np.int64]], float]:

@@ -21,7 +21,7 @@ import numpy as np
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from benchmarks.accuracy.detection import DetectionSuite
+from benchmarks.accuracy.detection import DetectionSuite, recording
 from benchmarks.accuracy.suites import SUITES
 
 _SHIFT = 8
@@ -148,20 +148,9 @@ def detections(suite: DetectionSuite, model: Path, limit: int | None = None) -> 
 
 
 def _detected(suite: DetectionSuite, model: Path, variant: Variant, limit: int | None) -> Detections:
-    kept: list[tuple[Any, list[dict[str, Any]]]] = []
-
-    def images(plain: Any) -> Any:
-        class Recording(variant.data_set(plain)):  # type: ignore[misc]
-            """Keeps the detections."""
-
-            def evaluate(self, results: list[dict[str, Any]]) -> Any:
-                kept.append((self, [dict(one) for one in results]))
-                return super().evaluate(results)
-
-        return Recording
-
-    precision = suite.precision(model, images, limit)
-    data, found = kept[0]
+    kept: list[Any] = []
+    precision = suite.precision(model, lambda plain: recording(variant.data_set(plain), kept), limit)
+    ((data, found),) = kept
     return Detections(precision, data.coco.dataset, list(data.ids), found)
 
 
