@@ -10,7 +10,7 @@ import pytest
 import quantry
 
 SOURCE = Path(quantry.__file__).parent
-GROUND = ("errors", "notebook", "recipe", "memo", "numerics", "graph", "notes", "data", "runtime", "execute")
+GROUND = ("errors", "notebook", "facts", "recipe", "memo", "numerics", "graph", "notes", "data", "runtime", "execute")
 """The ground floor, lowest first: a room imports only rooms that stand before it."""
 
 STAGES = ("prepare", "observe", "equalize", "plan", "scale", "tune", "emit", "evaluate")
@@ -50,9 +50,9 @@ BASE = set(GROUND)
 RUNNING = BASE | set(STAGES) | {"mix", "pipeline", "targets", "quantization"}
 ALLOWED: dict[str, set[str]] = {
     **{name: set(GROUND[:index]) for index, name in enumerate(GROUND)},
-    # Recipes and the memo are independent of each other and of everything above them. Recipes read the facts of
-    # operators, a table that itself imports nothing.
-    "recipe": {"errors", "notebook", "graph"},
+    # Tables of facts import nothing. Recipes and the memo are independent of each other and of everything above them.
+    "facts": set(),
+    "recipe": {"errors", "notebook", "facts"},
     "memo": {"errors"},
     **{name: BASE | set(STAGES[:index]) for index, name in enumerate(STAGES)},
     "mix": BASE | set(STAGES) - {"tune"},  # it runs the models that its plans produce
@@ -120,7 +120,15 @@ sys.stdout.write(",".join({"torch", "onnxruntime", "optuna"} & set(sys.modules))
     assert output == ""
 
 
-def test_recipes_read_nothing_of_graphs_but_the_facts_of_operators() -> None:
-    read = {name for path in (SOURCE / "recipe").rglob("*.py") for name in imported(path)}
-    assert {name.split(".")[2] for name in read if name.startswith("quantry.graph.")} == {"operators"}
-    assert not {name for name in imported(SOURCE / "graph" / "operators.py") if name.startswith("quantry")}
+def test_tables_of_facts_import_only_the_standard_library() -> None:
+    for path in (SOURCE / "facts").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        for_type_checkers = {
+            name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+            for statement in node.body
+            if isinstance(statement, ast.Import)
+            for name in (alias.name for alias in statement.names)
+        }
+        assert {name.split(".")[0] for name in imported(path) - for_type_checkers} <= sys.stdlib_module_names, path

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from operator_case import IMAGE, LINE, OPSETS, POSITIVE, ROW, VOLUME, Case, floats, ints
 
 from quantry.execute.interpreter import interpretable, torch_call
-from quantry.graph.operators import OPERATORS, operators_where
+from quantry.facts.operators import OPERATORS, operators_where
 
 torch.set_num_threads(1)
 

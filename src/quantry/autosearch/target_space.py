@@ -18,7 +18,7 @@ from quantry.autosearch.layer_ranking import RankedLayer
 from quantry.autosearch.parameter import Choice, Parameter, Uniform
 from quantry.autosearch.space import Assignment, Space, with_fields
 from quantry.errors import RecipeError
-from quantry.graph.operators import MATRIX_PRODUCTS
+from quantry.facts.operators import MATRIX_PRODUCTS
 from quantry.recipe import (
     AdaQuant,
     AdaRound,

@@ -22,7 +22,7 @@ from quantry.evaluate.output_layout import OutputLayout
 from quantry.evaluate.tasks.float_agreement import Closeness
 from quantry.execute.quantized_view import QuantizedView
 from quantry.execute.simulation import simulate
-from quantry.graph.operators import LINEAR, Family, of_family, operators_where, output_channel_axis
+from quantry.facts.operators import LINEAR, Family, of_family, operators_where, output_channel_axis
 from quantry.graph.quant_plan import ActivationPlan, OwnRange, QuantPlan, SharedRange
 from quantry.numerics.rounding import fake_quantize
 from quantry.numerics.tensor_params import QuantParams

@@ -8,8 +8,8 @@ import onnx_ir as ir
 from quantry.diagnosis.fix import Fix, node_name
 from quantry.diagnosis.tensor_health import TensorHealth
 from quantry.evaluate.measured_errors import MeasuredError
+from quantry.facts.operators import LINEAR
 from quantry.graph.edit import is_channel_product
-from quantry.graph.operators import LINEAR
 from quantry.graph.quant_plan import QuantPlan
 from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import Recipe

@@ -6,9 +6,9 @@ from typing import Any
 
 import onnx_ir as ir
 
+from quantry.facts.operators import FUSIBLE, LINEAR
 from quantry.graph.edit import is_channel_product, is_learned, producers_of
 from quantry.graph.lone_layers import lone_layers
-from quantry.graph.operators import FUSIBLE, LINEAR
 from quantry.graph.quant_plan import QuantPlan
 from quantry.recipe import JointEqualization, TuneStep
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from quantry.data.calibration_data import CalibrationData
 from quantry.data.images import Color, ImageOptions, ImageSource, scale_text
 from quantry.evaluate.decisions import score_rows
-from quantry.graph.operators import CONVOLUTIONS
+from quantry.facts.operators import CONVOLUTIONS
 from quantry.runtime.sessions import run_session, simulation_session
 
 IMAGES = 16

@@ -52,7 +52,7 @@ from quantry.emit.integer import (
 )
 from quantry.emit.local_functions import CONTRIB, STANDARD, VITIS
 from quantry.emit.qoperator import use_integer_kernels
-from quantry.graph.operators import MATRIX_PRODUCTS, operators_where
+from quantry.facts.operators import MATRIX_PRODUCTS, operators_where
 from quantry.numerics.rounding import round_and_clip
 
 _EXACT_INTEGERS = 2**24  # float32 holds every integer up to here

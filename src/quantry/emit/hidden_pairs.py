@@ -21,7 +21,7 @@ from collections.abc import Collection
 import onnx_ir as ir
 
 from quantry.emit.graph_editor import GraphEditor, describe
-from quantry.graph.operators import LINEAR, Family, of_family
+from quantry.facts.operators import LINEAR, Family, of_family
 from quantry.numerics.tensor_params import QuantParams
 
 _KERNEL_BITS = 8

@@ -29,7 +29,7 @@ import onnx_ir as ir
 
 from quantry.emit.graph_editor import GraphEditor
 from quantry.emit.hidden_pairs import SMALLEST_STEP
-from quantry.graph.operators import MATRIX_PRODUCTS, operators_where
+from quantry.facts.operators import MATRIX_PRODUCTS, operators_where
 from quantry.numerics.rounding import round_and_clip
 
 BYTES = (ir.DataType.INT8, ir.DataType.UINT8)

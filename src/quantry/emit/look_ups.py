@@ -21,7 +21,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from quantry.graph.operators import KNOWN_DOMAINS
+from quantry.facts.operators import KNOWN_DOMAINS
 from quantry.numerics import kernels
 from quantry.runtime.sessions import run_session, simulation_session
 

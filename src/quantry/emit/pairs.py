@@ -34,7 +34,7 @@ from quantry.emit.graph_editor import (
 )
 from quantry.emit.local_functions import CONTRIB, STANDARD, Dialect, FunctionCollector, thin_function, wide_function
 from quantry.execute.quantized_view import QuantizedView
-from quantry.graph.operators import operators_where
+from quantry.facts.operators import operators_where
 from quantry.graph.quant_plan import QuantPlan
 from quantry.numerics.power_of_two import position_of
 from quantry.numerics.rounding import quantize_array

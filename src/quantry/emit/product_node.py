@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.emit.graph_editor import GraphEditor
-from quantry.graph.operators import MATRIX_PRODUCTS
+from quantry.facts.operators import MATRIX_PRODUCTS
 from quantry.graph.quant_plan import QuantPlan
 
 

@@ -23,7 +23,7 @@ from quantry.emit.integer import (
     quantized_source,
 )
 from quantry.emit.qdq import emit_qdq
-from quantry.graph.operators import Family, of_family
+from quantry.facts.operators import Family, of_family
 from quantry.graph.quant_plan import QuantPlan
 from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import Format, Qdq

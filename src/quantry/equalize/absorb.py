@@ -18,9 +18,9 @@ import onnx_ir as ir
 
 from quantry.equalize.linear_layer import LinearLayer, array_of, linear_layer, shifted_bias, store_array
 from quantry.equalize.passage import Channels, gives_no_shift, shift_passage, takes_no_shift
+from quantry.facts.operators import LINEAR
 from quantry.graph.edit import FreshNames, bounds_of
 from quantry.graph.float_model import FloatModel
-from quantry.graph.operators import LINEAR
 from quantry.graph.weights import new_initializer, rebuilt
 from quantry.memo import stage
 from quantry.observe import Needs, Statistics

@@ -20,8 +20,8 @@ import onnx_ir as ir
 
 from quantry.equalize.linear_layer import LinearLayer, array_of, linear_layer, store_array, taken_bias
 from quantry.equalize.passage import Channels, passage
+from quantry.facts.operators import LINEAR, Family, operators_where
 from quantry.graph.edit import constant_of
-from quantry.graph.operators import LINEAR, Family, operators_where
 
 Layers = Mapping[ir.Node, LinearLayer | str]
 """Every linear node, as a layer or as the reason why its channels cannot be changed."""

@@ -24,8 +24,8 @@ import onnx_ir as ir
 from quantry.equalize.gates import Gate, is_gate
 from quantry.equalize.linear_layer import LinearLayer, linear_layer
 from quantry.equalize.reshaped_labels import Length, reshaped
+from quantry.facts.operators import LINEAR, STANDARD_DOMAINS, Family, facts
 from quantry.graph.edit import bounds_of, constant_of, int_of, string_of
-from quantry.graph.operators import LINEAR, STANDARD_DOMAINS, Family, facts
 from quantry.graph.segments import values_used
 
 Labels = np.ndarray

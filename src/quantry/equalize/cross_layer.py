@@ -36,8 +36,8 @@ import onnx_ir as ir
 
 from quantry.equalize.linear_layer import LinearLayer, array_of, bias_magnitude, linear_layer, scaled_bias, store_array
 from quantry.equalize.passage import Channels, not_homogeneous, passage
+from quantry.facts.operators import LINEAR
 from quantry.graph.float_model import FloatModel
-from quantry.graph.operators import LINEAR
 from quantry.graph.passes.clip6_to_relu import clip6_to_relu
 from quantry.graph.weights import rebuilt, release
 from quantry.memo import stage

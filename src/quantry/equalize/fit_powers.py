@@ -21,10 +21,10 @@ import onnx_ir as ir
 
 from quantry.equalize.linear_layer import LinearLayer, array_of, linear_layer, store_array, store_input
 from quantry.equalize.types import Types
+from quantry.facts.operators import LINEAR, STANDARD_DOMAINS, Family, facts
 from quantry.graph.edit import FreshNames, constant_of
 from quantry.graph.float_model import FloatModel
 from quantry.graph.joined import Joined
-from quantry.graph.operators import LINEAR, STANDARD_DOMAINS, Family, facts
 from quantry.graph.segments import values_used
 from quantry.graph.weights import rebuilt
 from quantry.memo import stage

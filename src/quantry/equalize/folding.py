@@ -22,8 +22,8 @@ import onnx_ir as ir
 
 from quantry.equalize.linear_layer import LinearLayer, array_of, is_own, linear_layer, scaled_bias, store_array
 from quantry.equalize.passage import Channels, passage
+from quantry.facts.operators import LINEAR
 from quantry.graph.edit import FreshNames
-from quantry.graph.operators import LINEAR
 from quantry.graph.weights import new_initializer
 
 _DEEPEST = 12

@@ -20,9 +20,9 @@ import onnx_ir as ir
 
 from quantry.equalize.folding import insert_product
 from quantry.equalize.linear_layer import array_of, is_own, store_array
+from quantry.facts.operators import STANDARD_DOMAINS, facts
 from quantry.graph.edit import FreshNames, constant_of
 from quantry.graph.joined import Joined
-from quantry.graph.operators import STANDARD_DOMAINS, facts
 from quantry.prepare.hard_swish import write_hard_sigmoid
 
 _STEEPEST, _MOST = 0.25, 1.0

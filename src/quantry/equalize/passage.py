@@ -15,8 +15,8 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.equalize.linear_layer import LinearLayer
+from quantry.facts.operators import Family, facts, of_family, operators_where
 from quantry.graph.edit import constant_of, float_of, int_of, string_of
-from quantry.graph.operators import Family, facts, of_family, operators_where
 
 
 @dataclass(frozen=True)

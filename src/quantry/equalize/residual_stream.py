@@ -17,8 +17,8 @@ import onnx_ir as ir
 
 from quantry.equalize.channel_motion import axis_after, axis_before
 from quantry.equalize.linear_layer import LinearLayer, linear_layer
+from quantry.facts.operators import KNOWN_DOMAINS, LINEAR
 from quantry.graph.edit import constant_of, int_of
-from quantry.graph.operators import KNOWN_DOMAINS, LINEAR
 
 Use = tuple[ir.Node, int]
 """A node and the index of one of its inputs."""

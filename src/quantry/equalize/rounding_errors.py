@@ -21,8 +21,8 @@ from quantry.equalize.geometric_program import (
 )
 from quantry.equalize.linear_layer import LinearLayer, array_of, bias_magnitude
 from quantry.equalize.types import Types
+from quantry.facts.operators import Family, facts
 from quantry.graph.joined import Joined
-from quantry.graph.operators import Family, facts
 from quantry.numerics.histogram import mean_square
 from quantry.observe import Statistics
 from quantry.recipe import JointEqualization, PerTensor, PowerOfTwoScale, TensorSpec

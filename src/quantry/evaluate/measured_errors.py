@@ -11,7 +11,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantry.evaluate.metrics.metric import Pair, pair_outputs, unlimited_decibels
-from quantry.graph.operators import CONVOLUTIONS
+from quantry.facts.operators import CONVOLUTIONS
 from quantry.runtime.progress import progress
 from quantry.runtime.sessions import run_session, simulation_session
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from quantry.errors import QuantryError
 from quantry.evaluate.decisions import channel_axis, is_map
+from quantry.facts.operators import CONVOLUTIONS, Family, facts
 from quantry.graph.edit import is_learned
-from quantry.graph.operators import CONVOLUTIONS, Family, facts
 from quantry.graph.segments import Segment, segment_of
 from quantry.runtime.sessions import run_session, simulation_session
 

@@ -23,7 +23,7 @@ from quantry.errors import RecipeError
 from quantry.execute.float_pass import lengths_of
 from quantry.execute.interpreter import interpretable, torch_call
 from quantry.execute.quantized_view import QuantizedView, Quantizer, Role
-from quantry.graph.operators import BIASED, LINEAR, Copies, Family, facts
+from quantry.facts.operators import BIASED, LINEAR, Copies, Family, facts
 from quantry.graph.quant_plan import QuantPlan
 from quantry.graph.segments import tensor_types, values_used
 from quantry.numerics.tensor_params import QuantParams, TensorParams

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantry.errors import ModelError
-from quantry.graph.operators import LINEAR
+from quantry.facts.operators import LINEAR
 from quantry.graph.passes.convert_opset import convert_opset
 from quantry.graph.passes.infer_shapes import infer_shapes
 from quantry.graph.passes.tidy import remove_unused

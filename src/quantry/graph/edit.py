@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import onnx_ir as ir
 
-from quantry.graph.operators import LINEAR
+from quantry.facts.operators import LINEAR
 from quantry.graph.weights import new_initializer
 
 

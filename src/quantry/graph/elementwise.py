@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from quantry.facts.operators import facts
 from quantry.graph.edit import constant_of, float_of, string_of
-from quantry.graph.operators import facts
 from quantry.numerics.scalar_function import IDENTITY, ScalarFunction, constant
 
 _EXPONENTS = (1.0, 2.0, 3.0)

@@ -4,8 +4,8 @@ import math
 
 import onnx_ir as ir
 
+from quantry.facts.operators import STANDARD_DOMAINS
 from quantry.graph.edit import int_of
-from quantry.graph.operators import STANDARD_DOMAINS
 
 
 def multiplications(node: ir.Node) -> float:

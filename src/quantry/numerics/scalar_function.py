@@ -1,7 +1,7 @@
 """Functions of one number: chains of elementwise operators, evaluated in NumPy.
 
 To add an operator: one line in `OPERATORS`, and `scalar=Scalar(...)` with its attributes in its row of
-`quantry.graph.operators`. The output of an operator that is missing here is observed instead of derived, which only
+`quantry.facts.operators`. The output of an operator that is missing here is observed instead of derived, which only
 costs time.
 
 Between the *turning points* of a function, extremes map to extremes. Knowing the turning points makes the minimum and

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from quantry.facts.operators import Copies, Family, facts
 from quantry.graph.elementwise import elementwise_function
-from quantry.graph.operators import Copies, Family, facts
 from quantry.numerics.scalar_function import (
     IDENTITY,
     MAX_OPERATORS,

@@ -14,8 +14,8 @@ from quantry.convert import Target, translate
 from quantry.convert.translate import lift_constants
 from quantry.emit.graph_editor import WIDE_TYPES_SINCE_OPSET
 from quantry.errors import ModelError, RecipeError
+from quantry.facts.operators import LINEAR
 from quantry.graph.edit import FreshNames, bypass, constant_of
-from quantry.graph.operators import LINEAR
 from quantry.graph.passes.convert_opset import convert_opset
 from quantry.graph.passes.tidy import remove_unused
 from quantry.graph.weights import new_initializer

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from quantry.errors import RecipeError, nearest_spelling
-from quantry.graph.operators import FUSIBLE, MATRIX_PRODUCTS
+from quantry.facts.operators import FUSIBLE, MATRIX_PRODUCTS
 from quantry.onnx.algorithms import AdaQuantConfig, AdaRoundConfig, AlgoConfig, AutoMixprecisionConfig, CLEConfig
 from quantry.onnx.config import QuantizationConfig
 from quantry.onnx.enums import (

@@ -15,9 +15,9 @@ import onnx
 import onnx_ir as ir
 from onnx import numpy_helper
 
+from quantry.facts.operators import LINEAR
 from quantry.graph.edit import FreshNames, bypass, constant_of
 from quantry.graph.load import model_source
-from quantry.graph.operators import LINEAR
 from quantry.graph.weights import new_initializer
 from quantry.onnx.model_tools import TOOLS
 from quantry.onnx.translate import Job

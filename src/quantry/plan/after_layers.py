@@ -3,8 +3,8 @@
 import numpy as np
 import onnx_ir as ir
 
+from quantry.facts.operators import LINEAR, Family, facts, of_family
 from quantry.graph.edit import constant_of, producers_of
-from quantry.graph.operators import LINEAR, Family, facts, of_family
 from quantry.plan.rules import is_float
 
 _LAYERS = (*LINEAR, *of_family(Family.RECURRENT), "Einsum")

@@ -10,8 +10,8 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from quantry.errors import SelectionError
+from quantry.facts.operators import LINEAR, Family, facts, of_family
 from quantry.graph.bodies import BodyPlace, bodies_with_layers
-from quantry.graph.operators import LINEAR, Family, facts, of_family
 from quantry.graph.quant_plan import QuantPlan
 from quantry.plan.rules import RULE_OF_OPERATOR, Annotation, is_float
 from quantry.plan.selection import deselected_so_far, name_pattern

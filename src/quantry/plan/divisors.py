@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from quantry.graph.operators import LINEAR, Family, facts, of_family, operators_where
+from quantry.facts.operators import LINEAR, Family, facts, of_family, operators_where
 from quantry.plan.rules import RULE_OF_OPERATOR, Annotation, Declined, is_constant, is_float
 from quantry.plan.stay_float import is_left_float
 from quantry.recipe import PlanOptions

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import onnx_ir as ir
 
 from quantry.errors import RecipeError
-from quantry.graph.operators import Family, facts
+from quantry.facts.operators import Family, facts
 from quantry.graph.quant_plan import (
     ActivationPlan,
     BiasPlan,

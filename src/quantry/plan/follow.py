@@ -16,7 +16,7 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from quantry.graph.operators import Family, facts
+from quantry.facts.operators import Family, facts
 from quantry.plan.selection import name_pattern
 from quantry.recipe import LayerTypes, Recipe, Selection, Subgraph, TensorTypes
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from quantry.errors import SelectionError
+from quantry.facts.operators import KNOWN_DOMAINS, Family, facts
 from quantry.graph.float_model import FloatModel
-from quantry.graph.operators import KNOWN_DOMAINS, Family, facts
 from quantry.graph.quant_plan import QuantPlan
 from quantry.memo import stage
 from quantry.plan.after_layers import final_pools, post_processing

@@ -22,8 +22,8 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from quantry.facts.operators import LINEAR, Copies, Family, Masking, facts, of_family, operators_where
 from quantry.graph.edit import int_of, producers_of
-from quantry.graph.operators import LINEAR, Copies, Family, Masking, facts, of_family, operators_where
 from quantry.graph.weights import not_finite
 from quantry.plan.rules import RULE_OF_OPERATOR, Annotation, Declined, Own, Rule, is_constant, is_float
 from quantry.recipe import DerivedBias, PlanOptions

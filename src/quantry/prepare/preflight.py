@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from quantry.data.random_data import random_sample
 from quantry.errors import ModelError, UserError, nearest_spelling
+from quantry.facts.operators import Family, Masking, operators_where
 from quantry.graph.float_model import input_signatures
-from quantry.graph.operators import Family, Masking, operators_where
 from quantry.graph.weights import not_finite
 from quantry.runtime.sessions import run_session, simulation_session
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from quantry.errors import RecipeError, nearest_spelling
-from quantry.graph.operators import LINEAR
+from quantry.facts.operators import LINEAR
 from quantry.recipe.checked import Checked
 
 SMOOTHABLE_OPERATORS = LINEAR

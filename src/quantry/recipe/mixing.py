@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from quantry.errors import RecipeError
-from quantry.graph.operators import LINEAR
+from quantry.facts.operators import LINEAR
 from quantry.recipe.checked import Checked
 from quantry.recipe.layers import check_activation
 from quantry.recipe.tensor_spec import Bias, TensorSpec

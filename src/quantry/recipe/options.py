@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from quantry.errors import RecipeError, nearest_spelling
-from quantry.graph.operators import FUSIBLE, operators_where
+from quantry.facts.operators import FUSIBLE, operators_where
 from quantry.recipe.checked import Checked
 from quantry.recipe.layers import LayerTypes, Selection, TensorTypes, check_activation
 from quantry.recipe.methods import Method, MinMax, MinMSE, NonOverflow

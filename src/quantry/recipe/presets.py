@@ -8,7 +8,7 @@ power-of-two int8 of AMD's NPUs.
 from dataclasses import dataclass, replace
 
 from quantry.errors import RecipeError, nearest_spelling
-from quantry.graph.operators import MATRIX_PRODUCTS
+from quantry.facts.operators import MATRIX_PRODUCTS
 from quantry.recipe.equalization import CrossLayer, EqualizeOptions, SmoothQuant
 from quantry.recipe.formats import Dynamic, EmitOptions, MatMulNBits, VitisDialect, VitisQdq
 from quantry.recipe.layers import Selection

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from quantry.errors import RecipeError, nearest_spelling
-from quantry.graph.operators import operators_where
+from quantry.facts.operators import operators_where
 from quantry.recipe.checked import Checked
 
 TUNABLE_OPERATORS = operators_where(lambda row: row.tunable)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from quantry.graph.operators import Family, of_family
+from quantry.facts.operators import Family, of_family
 from quantry.numerics.power_of_two import scale_at
 from quantry.targets.pairs import is_dequantize, is_quantize
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from quantry.data.calibration_data import CalibrationData
 from quantry.evaluate.stage import machine_environment
+from quantry.facts.operators import LINEAR
 from quantry.graph.float_model import FloatModel
 from quantry.graph.load import ModelSource
-from quantry.graph.operators import LINEAR
 from quantry.graph.quantized_model import QuantizedModel
 from quantry.graph.save import serialize
 from quantry.memo import Blob, Memo, stage

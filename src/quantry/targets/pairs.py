@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from quantry.graph.operators import LINEAR, Family, of_family
+from quantry.facts.operators import LINEAR, Family, of_family
 from quantry.numerics.power_of_two import position_of
 
 _RECURRENT = of_family(Family.RECURRENT)

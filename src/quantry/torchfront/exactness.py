@@ -16,7 +16,7 @@ import torch
 
 from quantry.execute.interpreter.resize import resize
 from quantry.execute.quantized_view import QuantizedView
-from quantry.graph.operators import LINEAR, Family, facts, output_channel_axis
+from quantry.facts.operators import LINEAR, Family, facts, output_channel_axis
 from quantry.numerics.tensor_params import TensorParams
 from quantry.runtime.sessions import run_session, simulation_session
 from quantry.torchfront.graph_builder import TABULATED

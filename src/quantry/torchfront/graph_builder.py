@@ -22,8 +22,8 @@ from torch import Tensor, fx, nn
 from quantry.errors import DataError, ModelError, RecipeError
 from quantry.execute.interpreter import SEVERAL_RESULTS, TorchCall, interpretable, torch_call
 from quantry.execute.quantized_view import QuantizedView, Quantizer, Role
+from quantry.facts.operators import BIASED, facts, operators_where
 from quantry.graph.bodies import BODY_ATTRIBUTES, body_of
-from quantry.graph.operators import BIASED, facts, operators_where
 from quantry.numerics.tensor_params import TensorParams
 from quantry.numerics.torch_quantizer import FLOAT_TYPES
 from quantry.recipe import PerChannel, PerTensor

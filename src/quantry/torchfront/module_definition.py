@@ -13,9 +13,9 @@ import numpy.typing as npt
 import onnx_ir as ir
 from torch.utils._pytree import treespec_dumps, treespec_loads
 
+from quantry.facts.operators import BIASED, output_channel_axis
 from quantry.graph.float_model import FloatModel
 from quantry.graph.load import read_model
-from quantry.graph.operators import BIASED, output_channel_axis
 from quantry.graph.quant_plan import QuantPlan
 from quantry.graph.save import serialize
 from quantry.memo import Blob

@@ -22,8 +22,8 @@ import onnx_ir as ir
 
 from quantry.execute.activation_stream import ActivationStore, ActivationStream
 from quantry.execute.quantized_view import QuantizedView
+from quantry.facts.operators import CONVOLUTIONS, LINEAR
 from quantry.graph.edit import bounds_of
-from quantry.graph.operators import CONVOLUTIONS, LINEAR
 from quantry.graph.quant_plan import OwnBiasPlan
 from quantry.graph.weights import new_initializer
 from quantry.numerics.rounding import fake_quantize

@@ -20,7 +20,7 @@ import torch
 from quantry.errors import ModelError
 from quantry.execute.activation_stream import ActivationStore
 from quantry.execute.trainable_graph import SampleBatches, TrainableGraph, Trained, interpretable_part, torch_device
-from quantry.graph.operators import LINEAR
+from quantry.facts.operators import LINEAR
 from quantry.graph.segments import values_used
 from quantry.memo import checkpoint
 from quantry.numerics.tensor_params import QuantParams

@@ -16,7 +16,7 @@ import torch.nn.functional as F  # noqa: N812 - the usual name
 from quantry.execute.quantized_view import Role
 from quantry.execute.simulation import Simulation
 from quantry.execute.torch_stream import TorchStream
-from quantry.graph.operators import MATRIX_PRODUCTS
+from quantry.facts.operators import MATRIX_PRODUCTS
 from quantry.numerics.tensor_params import TensorParams
 from quantry.numerics.torch_quantizer import fake_quantize_as
 from quantry.recipe import LayerTuning

@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from quantry.facts.operators import CONVOLUTIONS, MATRIX_PRODUCTS
 from quantry.graph.edit import float_of, int_of, string_of
-from quantry.graph.operators import CONVOLUTIONS, MATRIX_PRODUCTS
 from quantry.tune.layers import NORMALIZATIONS, Layer
 
 Array = npt.NDArray[np.float32]

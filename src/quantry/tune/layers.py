@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from quantry.facts.operators import Family, facts, operators_where
 from quantry.graph.edit import int_of
-from quantry.graph.operators import Family, facts, operators_where
 from quantry.graph.quant_plan import QuantPlan
 from quantry.memo import Blob
 

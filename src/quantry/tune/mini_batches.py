@@ -14,7 +14,7 @@ import torch
 
 from quantry.execute.interpreter import interpretable, torch_call
 from quantry.execute.trainable_graph import torch_device
-from quantry.graph.operators import MATRIX_PRODUCTS
+from quantry.facts.operators import MATRIX_PRODUCTS
 from quantry.numerics.torch_quantizer import fake_quantize_as
 from quantry.recipe import LayerTraining
 from quantry.tune.gpu_rows import TorchRows, tensor_backend, trained_rows

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from quantry.diagnosis.evidence import Evidence, Finding, counted
 from quantry.diagnosis.fix import Fix, float_fix, wide_fix
 from quantry.diagnosis.tensor_health import TensorHealth
-from quantry.graph.operators import ALIGNED
+from quantry.facts.operators import ALIGNED
 from quantry.recipe import Recipe
 
 USED_SHARE = 0.5

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from quantry.diagnosis.evidence import HARMED_SQNR, POOR_SQNR, Evidence, Finding, counted, worst_first
 from quantry.diagnosis.fix import Fix, float_fix, wide_fix
 from quantry.diagnosis.tensor_health import TensorHealth
-from quantry.graph.operators import operators_where
+from quantry.facts.operators import operators_where
 from quantry.recipe import MinMax, MinMSE, NonOverflow
 
 OUTLIER_PEAK = 25.0

@@ -11,7 +11,7 @@ from quantry.diagnosis.evidence import Evidence, Finding, counted
 from quantry.diagnosis.fix import JOINT_FIX, Fix, wide_fix
 from quantry.diagnosis.tensor_health import TensorHealth
 from quantry.equalize.linear_layer import LinearLayer, array_of, linear_layer
-from quantry.graph.operators import LINEAR
+from quantry.facts.operators import LINEAR
 from quantry.recipe import Recipe, SmoothQuant
 
 STARVED_SHARE = 0.1

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from quantry.diagnosis.evidence import Evidence, Finding, counted
 from quantry.diagnosis.fix import JOINT_FIX, Fix
 from quantry.equalize.passage import Channels, passage
-from quantry.graph.operators import LINEAR, output_channel_axis
+from quantry.facts.operators import LINEAR, output_channel_axis
 from quantry.recipe import CrossLayer, PerChannel, PerTensor, Recipe, SmoothQuant
 
 CHANNEL_SPREAD = 32.0

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from quantry.diagnosis.evidence import Evidence, Finding, counted
 from quantry.diagnosis.fix import Fix, count_pieces, wide_fix
 from quantry.diagnosis.tensor_health import TensorHealth
-from quantry.graph.operators import facts
+from quantry.facts.operators import facts
 from quantry.plan.stay_float import normalized_sums
 from quantry.recipe import Rotation
 

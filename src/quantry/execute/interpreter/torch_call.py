@@ -21,7 +21,7 @@ from quantry.execute.interpreter import (
     sampling,
     spectral,
 )
-from quantry.graph.operators import OPERATORS, STANDARD_DOMAINS, Family, facts
+from quantry.facts.operators import OPERATORS, STANDARD_DOMAINS, Family, facts
 
 _HERE = "quantry.execute.interpreter."
 _SPATIAL_RANKS = (1, 2, 3)

@@ -17,8 +17,8 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from quantry.errors import ModelError
+from quantry.facts.operators import Family, facts
 from quantry.graph.edit import FreshNames, constant_of, int_of, string_of
-from quantry.graph.operators import Family, facts
 from quantry.graph.passes.tidy import name_nodes
 from quantry.graph.weights import new_initializer, restore_weights, structure_proto
 

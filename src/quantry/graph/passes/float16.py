@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.errors import ModelError
-from quantry.graph.operators import LINEAR, Family, of_family
+from quantry.facts.operators import LINEAR, Family, of_family
 
 _HALF, _SINGLE = ir.DataType.FLOAT16, ir.DataType.FLOAT
 _LAYERS = (*LINEAR, *of_family(Family.RECURRENT))

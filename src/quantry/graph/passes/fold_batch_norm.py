@@ -15,8 +15,8 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from quantry.facts.operators import BIASED
 from quantry.graph.edit import FreshNames, bypass, constant_of, float_of, int_of
-from quantry.graph.operators import BIASED
 from quantry.graph.weights import new_initializer, tensor_from_array
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from quantry.facts.operators import Family, of_family, operators_where
 from quantry.graph.edit import constant_of
-from quantry.graph.operators import Family, of_family, operators_where
 from quantry.graph.shapes.known_values import KnownValues, numbers_of
 from quantry.graph.weights import initializer_of, renamed, tensor_from_array
 

@@ -10,8 +10,8 @@ dequantized once per run, not once per iteration.
 
 import onnx_ir as ir
 
+from quantry.facts.operators import LINEAR, Family, of_family
 from quantry.graph.edit import FreshNames
-from quantry.graph.operators import LINEAR, Family, of_family
 from quantry.graph.weights import initializer_of, renamed
 
 _WEIGHT_INPUTS = dict.fromkeys(LINEAR, (1,)) | dict.fromkeys(of_family(Family.RECURRENT), (1, 2))

@@ -5,8 +5,8 @@ from collections.abc import Hashable, Iterable
 
 import onnx_ir as ir
 
+from quantry.facts.operators import BIASED, CONVOLUTIONS, MATRIX_PRODUCTS
 from quantry.graph.edit import FreshNames, int_of
-from quantry.graph.operators import BIASED, CONVOLUTIONS, MATRIX_PRODUCTS
 from quantry.graph.weights import initializer_of, renamed
 
 Usage = tuple[ir.Node, int]

@@ -7,7 +7,7 @@ from typing import Any
 import onnx
 
 from quantry.errors import RecipeError, nearest_spelling
-from quantry.graph.operators import MATRIX_PRODUCTS
+from quantry.facts.operators import MATRIX_PRODUCTS
 from quantry.onnx.enums import (
     FORMATS,
     METHODS,

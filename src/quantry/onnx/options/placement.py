@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from quantry.graph.operators import FUSIBLE
+from quantry.facts.operators import FUSIBLE
 from quantry.onnx.options.option_row import Apply, Kind, OptionRow, sets
 from quantry.onnx.options.recipe_draft import RecipeDraft, refuse, with_field
 from quantry.onnx.options.types import bfp_attributes, mx_attributes

@@ -4,7 +4,7 @@ import re
 from dataclasses import fields, replace
 
 from quantry.errors import RecipeError
-from quantry.graph.operators import ALIGNED
+from quantry.facts.operators import ALIGNED
 from quantry.onnx.options.option_row import Apply, Kind, OptionRow, sets
 from quantry.onnx.options.recipe_draft import RecipeDraft, with_field
 from quantry.recipe import NpuConversions, NpuLimits

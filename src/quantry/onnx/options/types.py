@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from quantry.errors import RecipeError, nearest_spelling
-from quantry.graph.operators import MATRIX_PRODUCTS
+from quantry.facts.operators import MATRIX_PRODUCTS
 from quantry.onnx.enums import TYPES, own_member, spec_of
 from quantry.onnx.options.option_row import Kind, OptionRow, nested, sets
 from quantry.onnx.options.recipe_draft import RecipeDraft, own_bias_spec, with_field

@@ -1,7 +1,7 @@
 """Operator rules, one file for each family.
 
 A rule says how the operators of a family are quantized. A new operator that has the facts of a known family needs no
-rule: its row in `quantry.graph.operators` is enough. Otherwise write a rule in a file here and name it in `RULES`.
+rule: its row in `quantry.facts.operators` is enough. Otherwise write a rule in a file here and name it in `RULES`.
 """
 
 from quantry.plan.rules.activation import ActivationRule, PReluRule, SoftmaxRule

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from quantry.graph.operators import Family, operators_where
+from quantry.facts.operators import Family, operators_where
 from quantry.plan.rules.annotation import Annotation, Declined, Within, input_at, is_constant, operands
 from quantry.recipe import PlanOptions
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from quantry.facts.operators import Family, of_family, operators_where
 from quantry.graph.edit import int_of
-from quantry.graph.operators import Family, of_family, operators_where
 from quantry.plan.rules.annotation import Annotation, Declined, Own, SameAs, input_at, is_constant, is_float
 from quantry.recipe import PerGroup, PlanOptions
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from quantry.graph.operators import operators_where
+from quantry.facts.operators import operators_where
 from quantry.plan.rules.annotation import Annotation, Declined
 from quantry.recipe import PlanOptions
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from quantry.graph.operators import Family, of_family
+from quantry.facts.operators import Family, of_family
 from quantry.plan.rules.annotation import Annotation, Declined, input_at, is_constant
 from quantry.recipe import PlanOptions
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from quantry.graph.operators import ALIGNED
+from quantry.facts.operators import ALIGNED
 from quantry.scale.npu.unit import WEIGHTED, Unit
 
 Positions = Mapping[str, int]

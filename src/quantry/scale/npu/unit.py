@@ -6,7 +6,7 @@ from typing import Protocol
 
 import onnx_ir as ir
 
-from quantry.graph.operators import FUSIBLE, operators_where
+from quantry.facts.operators import FUSIBLE, operators_where
 
 WEIGHTED = operators_where(lambda row: row.npu and row.npu.weighted)
 """Operators whose weight and bias the NPU shifts: ``Conv`` and ``Gemm``."""

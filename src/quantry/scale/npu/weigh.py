@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from quantry.graph.operators import ALIGNED
+from quantry.facts.operators import ALIGNED
 from quantry.graph.quant_plan import QuantPlan
 from quantry.numerics.grid import Grid
 from quantry.numerics.histogram import TensorStats, variance

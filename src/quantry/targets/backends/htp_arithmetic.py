@@ -40,8 +40,8 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
+from quantry.facts.operators import LINEAR
 from quantry.graph.edit import constant_of
-from quantry.graph.operators import LINEAR
 from quantry.targets.backends.htp_parts import (
     STRIDED_BITS,
     Editor,

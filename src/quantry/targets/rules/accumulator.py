@@ -19,8 +19,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from quantry.facts.operators import LINEAR, OPERATORS
 from quantry.graph.edit import int_of
-from quantry.graph.operators import LINEAR, OPERATORS
 from quantry.recipe import DataType
 from quantry.targets.pairs import QuantizedTensor, is_dequantize, is_quantize
 from quantry.targets.rules.rule import CheckedModel, Rule, Violation

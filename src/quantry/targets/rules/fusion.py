@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from quantry.facts.operators import LINEAR
 from quantry.graph.edit import bounds_of
-from quantry.graph.operators import LINEAR
 from quantry.recipe import DataType, Dynamic, Recipe
 from quantry.targets.pairs import QuantizedTensor, is_quantize
 from quantry.targets.rules.rule import CheckedModel, Rule, Violation

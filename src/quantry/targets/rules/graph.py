@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from quantry.data.conform import describe
+from quantry.facts.operators import OPERATORS, Family
 from quantry.graph.float_model import FloatModel
-from quantry.graph.operators import OPERATORS, Family
 from quantry.plan.rules import RULE_OF_OPERATOR
 from quantry.recipe import DataType, Dynamic, LayerTypes, MatMulNBits, Recipe
 from quantry.recipe.checked import Checked

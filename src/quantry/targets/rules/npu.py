@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 
 import onnx_ir as ir
 
-from quantry.graph.operators import FUSIBLE, Family, operators_where
+from quantry.facts.operators import FUSIBLE, Family, operators_where
 from quantry.numerics.power_of_two import scale_at
 from quantry.plan.after_layers import post_processing
 from quantry.plan.stay_float import masked_tensors

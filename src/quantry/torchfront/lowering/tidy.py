@@ -18,7 +18,7 @@ from onnx_ir.passes import common
 from torch import fx
 from torch.export import ExportedProgram
 
-from quantry.graph.operators import BIASED
+from quantry.facts.operators import BIASED
 from quantry.graph.passes.infer_shapes import infer_shapes
 from quantry.graph.shapes.known_values import KnownValues, Sizes, axes_of
 from quantry.graph.weights import new_initializer

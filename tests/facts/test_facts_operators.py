@@ -8,7 +8,7 @@ import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state
 
 import quantry
-from quantry.graph.operators import FUSIBLE, LINEAR, OPERATORS, Copies, Family, Operator, operators_where
+from quantry.facts.operators import FUSIBLE, LINEAR, OPERATORS, Copies, Family, Operator, operators_where
 from quantry.numerics.scalar_function import OPERATORS as FORMULAS
 from quantry.plan.rules import RULE_OF_OPERATOR
 

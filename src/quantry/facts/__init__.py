@@ -1,0 +1,1 @@
+"""Tables of facts that import nothing but the standard library, so that every room may read them."""
