@@ -12,8 +12,6 @@ from quantry.data.subset import spread_split
 from quantry.emit import emit, place_bodies
 from quantry.equalize import (
     Types,
-    absorb,
-    absorb_needs,
     equalize,
     equalize_jointly,
     fit_powers,
@@ -22,7 +20,6 @@ from quantry.equalize import (
     rotate,
     smooth,
     smooth_needs,
-    split_outliers,
 )
 from quantry.errors import DataError, ModelError, StageError
 from quantry.evaluate import Evaluation, GuardReport, evaluate, guard
@@ -292,12 +289,6 @@ def _run_equalize(
         models.append(memo.run(smooth, models[-1], seen, options.smooth, types, options.joint is not None))
     if options.cross_layer is not None:
         models.append(memo.run(equalize, models[-1], EqualizeOptions(options.cross_layer)))
-    if options.absorb is not None:
-        needs = absorb_needs(models[-1].value, options.absorb)
-        seen = memo.run(observe, models[-1], _opened(data), recipe.observe, needs)
-        models.append(memo.run(absorb, models[-1], seen, options.absorb))
-    if options.split is not None:
-        models.append(memo.run(split_outliers, models[-1], options.split, recipe.plan.weight))
     if options.groups is not None:
         models.append(memo.run(group_channels, models[-1], options.groups, recipe.plan.weight))
     if options.powers is not None:

@@ -1,4 +1,4 @@
-"""Channel groups and outlier splitting: the same outputs in onnxruntime, and only where they gain enough."""
+"""Channel groups: the same outputs in onnxruntime, and only where they gain enough."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 import quantry
-from quantry.equalize import group_channels, split_outliers
+from quantry.equalize import group_channels
 from quantry.errors import RecipeError
 from quantry.graph.float_model import FloatModel
 from quantry.graph.load import model_source
@@ -19,7 +19,6 @@ from quantry.recipe import (
     PRESETS,
     ChannelGroups,
     EqualizeOptions,
-    OutlierSplitting,
     PerChannel,
     PrepareOptions,
     TensorSpec,
@@ -94,25 +93,11 @@ def test_groups_keep_the_function(case: str, seed: int, groups: int) -> None:
     assert operators(after).count("Conv") > operators(before).count("Conv")
 
 
-@given(st.sampled_from(sorted(LAWFUL)), st.integers(0, 1000), st.floats(0.1, 1))
-@settings(max_examples=40, deadline=None)
-def test_outlier_splitting_keeps_the_function_and_its_operators(case: str, seed: int, share: float) -> None:
-    before = prepared(LAWFUL[case], seed)
-    after = split_outliers(before, OutlierSplitting(share, gain=1.0, tolerance=0.0), TensorSpec())
-    assert_same_function(before, after)
-    assert operators(after) == operators(before)
-    assert sum(value.const_value.size for value in after.model.graph.initializers.values()) > sum(
-        value.const_value.size for value in before.model.graph.initializers.values()
-    )
-
-
 @pytest.mark.parametrize("case", LAWFUL)
-def test_both_one_after_the_other_keep_the_function(case: str) -> None:
+def test_grouping_is_deterministic(case: str) -> None:
     before = prepared(LAWFUL[case])
-    split = split_outliers(before, OutlierSplitting(0.2, gain=1.0, tolerance=0.0), TensorSpec())
-    after = group_channels(split, ChannelGroups(gain=1.0, tolerance=0.0), TensorSpec())
-    assert_same_function(before, after)
-    again = group_channels(split, ChannelGroups(gain=1.0, tolerance=0.0), TensorSpec())
+    after = group_channels(before, ChannelGroups(gain=1.0, tolerance=0.0), TensorSpec())
+    again = group_channels(before, ChannelGroups(gain=1.0, tolerance=0.0), TensorSpec())
     assert after.to_blob().files == again.to_blob().files
 
 
@@ -120,20 +105,17 @@ def test_both_one_after_the_other_keep_the_function(case: str) -> None:
 def test_layer_that_cannot_change_is_declined_with_its_reason(case: str) -> None:
     body, reason = UNLAWFUL[case]
     before = prepared(body)
-    grouped = group_channels(before, ChannelGroups(gain=1.0, tolerance=0.0), TensorSpec())
-    split = split_outliers(before, OutlierSplitting(gain=1.0, tolerance=0.0), TensorSpec())
-    for after in (grouped, split):
-        assert after.model is before.model
-        assert any(reason in note for note in after.notes), after.notes
+    after = group_channels(before, ChannelGroups(gain=1.0, tolerance=0.0), TensorSpec())
+    assert after.model is before.model
+    assert any(reason in note for note in after.notes), after.notes
 
 
-def test_reshape_that_has_the_number_of_channels_as_a_constant_stays() -> None:
+def test_channels_are_grouped_in_front_of_a_reshape_that_flattens_them() -> None:
     body = FIRST + "k = Constant <value = int64[2] {2, 288}> () r = Reshape(a, k) y = Gemm <transB = 1> (r, w4_288)"
     before = prepared(body)
-    after = split_outliers(before, OutlierSplitting(gain=1.0, tolerance=0.0), TensorSpec())
-    assert after.model is before.model
-    assert any("Reshape has their number as a constant" in note for note in after.notes)
-    assert_same_function(before, group_channels(before, ChannelGroups(gain=1.0, tolerance=0.0), TensorSpec()))
+    after = group_channels(before, ChannelGroups(gain=1.0, tolerance=0.0), TensorSpec())
+    assert after.model is not before.model
+    assert_same_function(before, after)
 
 
 def test_split_before_opset_13_has_its_lengths_in_an_attribute() -> None:
@@ -154,7 +136,6 @@ def test_function_after_a_convolution_is_split_with_it() -> None:
 def test_weights_with_scales_enough_are_left_alone(weight: TensorSpec) -> None:
     before = prepared(LAWFUL["relu"])
     assert group_channels(before, ChannelGroups(gain=1.0, tolerance=0.0), weight).model is before.model
-    assert split_outliers(before, OutlierSplitting(gain=1.0, tolerance=0.0), weight).model is before.model
 
 
 def test_even_weights_are_left_alone() -> None:
@@ -166,7 +147,6 @@ def test_even_weights_are_left_alone() -> None:
         )
     before = prepare(model_source(proto), PrepareOptions())
     assert group_channels(before, ChannelGroups(), TensorSpec()).model is before.model
-    assert split_outliers(before, OutlierSplitting(), TensorSpec()).model is before.model
 
 
 @pytest.mark.parametrize("preset", ["XINT8", "S8S8_AAWS"])
@@ -188,11 +168,8 @@ def test_groups_help_where_channels_differ(preset: str) -> None:
         ({"groups": {"groups": 5}}, "ChannelGroups.groups must be 2 to 4, got 5"),
         ({"groups": {"gain": 0.5}}, "ChannelGroups.gain must be at least 1"),
         ({"groups": {"tolerence": 0.5}}, "tolerance"),
-        ({"split": {"share": 0.0}}, "OutlierSplitting.share must be above 0"),
-        ({"split": {"tolerance": -1.0}}, "OutlierSplitting.tolerance must not be negative"),
-        ({"absorb": {"margin": -1.0}}, "BiasAbsorption.margin must not be negative"),
-        ({"absorb": {"gain": 0.0}}, "BiasAbsorption.gain must be at least 1"),
-        ({"absorp": {}}, "absorb"),
+        ({"groups": {"tolerance": -1.0}}, "ChannelGroups.tolerance must not be negative"),
+        ({"absorp": {}}, "absorp"),
     ],
 )
 def test_bad_options_are_refused(section: dict[str, object], message: str) -> None:

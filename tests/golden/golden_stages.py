@@ -22,8 +22,6 @@ from quantry.data.sample_cache import SampleCache
 from quantry.emit import emit, place_bodies
 from quantry.equalize import (
     Types,
-    absorb,
-    absorb_needs,
     equalize,
     equalize_jointly,
     fit_powers,
@@ -32,7 +30,6 @@ from quantry.equalize import (
     rotate,
     smooth,
     smooth_needs,
-    split_outliers,
 )
 from quantry.evaluate import evaluate, guard
 from quantry.evaluate.tasks.float_agreement import Closeness, FloatAgreement, ModelFile, closeness
@@ -53,7 +50,6 @@ from quantry.recipe import (
     PRESETS,
     AdaQuant,
     AdaRound,
-    BiasAbsorption,
     BiasCorrection,
     Brecq,
     ChannelGroups,
@@ -77,7 +73,6 @@ from quantry.recipe import (
     NonOverflow,
     NpuConversions,
     ObserveOptions,
-    OutlierSplitting,
     OwnBias,
     Percentile,
     PlanOptions,
@@ -252,12 +247,9 @@ def _smoothed() -> FloatModel:
 
 
 def _rewrite_digests() -> Iterator[tuple[str, str, Digest]]:
-    model, absorption = prepare(model_source(uneven()), PrepareOptions()), BiasAbsorption(margin=0.0, gain=1.1)
+    model = prepare(model_source(uneven()), PrepareOptions())
     data = calibration_data(samples(uneven()), model.inputs)
-    seen = observe(model, data, ObserveOptions(), absorb_needs(model, absorption))
-    yield "absorb", "uneven", fingerprint(absorb(model, seen, absorption))
-    splitting = OutlierSplitting(share=0.25, gain=1.5, tolerance=0.0)
-    yield "split_outliers", "uneven", fingerprint(split_outliers(model, splitting, TensorSpec()))
+    seen = observe(model, data, ObserveOptions())
     grouping = ChannelGroups(gain=1.5, tolerance=0.0)
     yield "group_channels", "uneven", fingerprint(group_channels(model, grouping, TensorSpec()))
     powers = TensorSpec(scale=PowerOfTwoScale())

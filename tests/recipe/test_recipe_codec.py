@@ -184,3 +184,16 @@ def test_name_is_a_label_and_not_identity() -> None:
 def test_every_value_is_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         Recipe().name = "other"  # type: ignore[misc]
+
+
+def test_removed_option_is_ignored_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+    assert from_plain({"equalize": {"absorb": None, "split": None}}) == Recipe()
+    assert not caplog.records
+    recipe = from_plain({"equalize": {"absorb": {"margin": 0.2}, "groups": {}}})
+    assert recipe == from_plain({"equalize": {"groups": {}}})
+    assert "recipe.equalize.absorb is ignored: high-bias absorption changed no measured model" in caplog.text
+
+
+def test_removed_option_elsewhere_is_still_an_error() -> None:
+    with pytest.raises(RecipeError, match="no key 'absorb'"):
+        from_plain({"plan": {"absorb": None}})

@@ -39,8 +39,6 @@ _PART_OF = {
     "rotate": "equalize",
     "joint": "equalize",
     "smooth": "equalize",
-    "absorb": "equalize",
-    "split_outliers": "equalize",
     "group_channels": "equalize",
     "fit_powers": "equalize",
     "sensitivity": "mix",
@@ -64,8 +62,8 @@ def stage_chain(recipe: Recipe) -> tuple[StageKey, ...]:
         # Nodes that stay float are not converted, so the selection is part of the key.
         prepared = (prepared, recipe.prepare.npu, recipe.plan.selection, recipe.plan.layers)
         chain.append(("convert", prepared))
-    if recipe.equalize.smooth is not None or recipe.equalize.absorb is not None:
-        # They need a float pass of their own, with the ranges of channels.
+    if recipe.equalize.smooth is not None:
+        # It needs a float pass of its own, with the ranges of channels.
         chain.append(("observe", (prepared, recipe.observe, "channels")))
     if recipe.equalize != EqualizeOptions():
         prepared = (prepared, recipe.equalize)

@@ -1,19 +1,15 @@
 """Stage 2: change weights so that they quantize better, without changing what the model computes."""
 
-from quantry.equalize.absorb import absorb, absorb_needs
 from quantry.equalize.channel_groups import group_channels
 from quantry.equalize.cross_layer import equalize
 from quantry.equalize.fit_powers import fit_powers
 from quantry.equalize.joint import equalize_jointly, joint_needs
 from quantry.equalize.rotate import rotate
 from quantry.equalize.smooth import smooth, smooth_needs
-from quantry.equalize.split_outliers import split_outliers
 from quantry.equalize.types import Types
 
 __all__ = [
     "Types",
-    "absorb",
-    "absorb_needs",
     "equalize",
     "equalize_jointly",
     "fit_powers",
@@ -22,5 +18,4 @@ __all__ = [
     "rotate",
     "smooth",
     "smooth_needs",
-    "split_outliers",
 ]

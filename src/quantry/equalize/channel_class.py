@@ -1,4 +1,4 @@
-"""Layers that must agree on the order of a tensor's channels, and how to reorder or repeat these channels.
+"""Layers that must agree on the order of a tensor's channels, and how to reorder these channels.
 
 ::
 
@@ -7,8 +7,8 @@
     Conv -> Concat -> Conv                        a part of what is read
     Conv -> Add -> output of the model            no class: the user sees the order
 
-The channels of a class can be put in any order, and some of them computed twice, if every layer that computes them,
-passes them on or reads them does the same.
+The channels of a class can be put in any order if every layer that computes them, passes them on or reads them does the
+same.
 """
 
 from collections import deque
@@ -70,16 +70,12 @@ class ChannelClass:
         makers: Layers that compute them.
         carriers: Depthwise layers that pass them on.
         readers: Layers that read them.
-        positions: Every tensor that has them, and where.
-        rigid: Why their number cannot change, or an empty string.
     """
 
     count: int
     makers: tuple[LinearLayer, ...]
     carriers: tuple[LinearLayer, ...]
     readers: tuple[Reader, ...]
-    positions: Mapping[ir.Value, ChannelPosition]
-    rigid: str
 
 
 def linear_layers(model: ir.Model) -> Layers:
@@ -103,7 +99,7 @@ def channel_class(layer: LinearLayer, layers: Layers) -> ChannelClass | str:
         return "no layer reads its result"
     makers = tuple(walk.makers[node] for node in layers if node in walk.makers)
     carriers = tuple(walk.carriers[node] for node in layers if node in walk.carriers)
-    return ChannelClass(layer.layout.outputs, makers, carriers, tuple(walk.readers), walk.positions, walk.rigid)
+    return ChannelClass(layer.layout.outputs, makers, carriers, tuple(walk.readers))
 
 
 @dataclass
@@ -117,7 +113,6 @@ class _Walk:
     carriers: dict[ir.Node, LinearLayer] = field(default_factory=dict)
     readers: list[Reader] = field(default_factory=list)
     positions: dict[ir.Value, ChannelPosition] = field(default_factory=dict)
-    rigid: str = ""
     _open: deque[ir.Value] = field(default_factory=deque)
 
     def run(self) -> str:
@@ -227,9 +222,6 @@ class _Walk:
             return f"{node.op_type} needs the order of its channels"
         if passed.flattened and position.start:
             return f"{node.op_type} flattens them with other channels"
-        # Their sizes are constants that would have to change along.
-        if node.op_type == "Reshape" or (node.op_type == "Resize" and len(node.inputs) > 3):
-            self.rigid = f"{node.op_type} has their number as a constant"
         return self._reach(node.outputs[0], replace(position, axis=passed.axis, flattened=passed.flattened))
 
     def _read_by_layer(self, node: ir.Node, index: int, value: ir.Value, position: ChannelPosition) -> str:
@@ -268,70 +260,32 @@ class _Walk:
         return self._reach(output, replace(position, start=position.start + start))
 
 
-def reindex(channels: ChannelClass, order: np.ndarray) -> None:
-    """Reorder or repeat the channels of a class, by editing all its layers; the model computes the same.
-
-    A channel that is listed n times is computed n times, and its readers use 1/n of each copy.
+def reorder(channels: ChannelClass, order: np.ndarray) -> None:
+    """Reorder the channels of a class, by editing all its layers; the model computes the same.
 
     Args:
         channels: The class.
-        order: (new count,) old indices of the new channels, each at least once.
+        order: (count,) old indices of the new channels.
     """
-    # Copies of a channel sum up to the channel again.
-    shares = 1.0 / np.bincount(order, minlength=channels.count)[order]
     for layer in (*channels.makers, *channels.carriers):
         store_array(layer.weight, layer.layout.taken(array_of(layer.weight), order, None))
         if layer.bias is not None:
             store_array(layer.bias, taken_bias(array_of(layer.bias), order, channels.count))
-        if layer in channels.carriers and len(order) != channels.count:
-            layer.node.attributes["group"] = ir.AttrInt64("group", len(order))
     for reader in channels.readers:
-        _reindex_reader(reader, order, shares, channels.count)
-    if len(order) != channels.count:
-        _resize_tensors(channels, len(order))
+        layer = reader.layer
+        inputs = _input_order(reader.position, order, layer.layout.inputs)
+        store_array(layer.weight, layer.layout.taken(array_of(layer.weight), None, inputs))
 
 
-def _reindex_reader(reader: Reader, order: np.ndarray, shares: np.ndarray, count: int) -> None:
-    layer = reader.layer
-    inputs, factors = _input_order(reader.position, order, shares, count, layer.layout.inputs)
-    weight = array_of(layer.weight)
-    taken = layer.layout.taken(weight, None, inputs).astype(np.float64)
-    spread = [1] * taken.ndim
-    spread[0 if layer.layout.input_first else 1] = len(factors)
-    store_array(layer.weight, (taken * factors.reshape(spread)).astype(weight.dtype))
-
-
-def _input_order(
-    position: ChannelPosition, order: np.ndarray, shares: np.ndarray, count: int, inputs: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return old indices of a reading layer's new inputs, and the factors of their weights."""
+def _input_order(position: ChannelPosition, order: np.ndarray, inputs: int) -> np.ndarray:
+    """Return old indices of a reading layer's new inputs."""
     if position.flattened:
-        inner = inputs // count
-        return (order[:, None] * inner + np.arange(inner)).reshape(-1), np.repeat(shares, inner)
-    head, tail = np.arange(position.start), np.arange(position.start + count, inputs)
-    numbers = np.concatenate([head, position.start + order, tail])
-    return numbers, np.concatenate([np.ones(len(head)), shares, np.ones(len(tail))])
-
-
-def _resize_tensors(channels: ChannelClass, count: int) -> None:
-    # The result of a MatMul in front of its bias is no tensor of the class, but has its channels.
-    inner = [layer.node.outputs[0] for layer in channels.makers if layer.node.outputs[0] not in channels.positions]
-    positions = {**channels.positions, **{value: _last(value) for value in inner}}
-    for value, position in positions.items():
-        assert value.shape is not None
-        lengths = list(value.shape)
-        old = lengths[position.axis]
-        if isinstance(old, int):
-            lengths[position.axis] = (
-                old // channels.count * count if position.flattened else old + count - channels.count
-            )
-        value.shape = ir.Shape(lengths)
-
-
-def _last(value: ir.Value) -> ChannelPosition:
-    """Return where the result of a MatMul has its channels, in front of the Add of its bias."""
-    assert value.shape is not None
-    return ChannelPosition(len(value.shape) - 1)
+        inner = inputs // len(order)
+        result: np.ndarray = (order[:, None] * inner + np.arange(inner)).reshape(-1)
+        return result
+    numbers = np.arange(inputs)
+    numbers[position.start : position.start + len(order)] = position.start + order
+    return numbers
 
 
 def energies(channels: ChannelClass, maker: LinearLayer) -> np.ndarray:

@@ -17,14 +17,13 @@ best ones.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import onnx_ir as ir
 
-from quantry.equalize.channel_class import FUNCTIONS, ChannelClass, channel_class, energies, linear_layers, reindex
+from quantry.equalize.channel_class import FUNCTIONS, ChannelClass, channel_class, energies, linear_layers, reorder
 from quantry.equalize.linear_layer import ChannelLayout, LinearLayer, array_of, taken_bias
 from quantry.graph.edit import FreshNames
 from quantry.graph.float_model import FloatModel
@@ -273,39 +272,13 @@ def group_channels(model: FloatModel, options: ChannelGroups, weight: TensorSpec
         options: How many groups, and when.
         weight: Type of the weights.
     """
-    return changed_for_one_scale(model, weight, "channel groups", lambda copy, step: _Grouping(copy, options, step))
-
-
-class ModelChange(Protocol):
-    """Something that changes a copy of a model."""
-
-    model: ir.Model
-
-    def run(self) -> bool:
-        """Change the model, and return whether anything was changed."""
-
-    def notes(self) -> tuple[str, ...]:
-        """Return what was changed, and why other layers were not."""
-
-
-def changed_for_one_scale(
-    model: FloatModel, weight: TensorSpec, what: str, change: Callable[[ir.Model, WeightStep], ModelChange]
-) -> FloatModel:
-    """Return a model changed for weights that are integers with a single scale; for others, the model itself.
-
-    Args:
-        model: The model; it is not modified.
-        weight: Type of the weights.
-        what: Name of the change, for a note.
-        change: Returns the change of a copy of the model.
-    """
     step = weight_step(weight)
     if step is None:
-        note = f"{what}: nothing was changed, because weights are not integers with a single scale"
+        note = "channel groups: nothing was changed, because weights are not integers with a single scale"
         return FloatModel(model.model, (note,))
-    made = change(model.model.clone(), step)
-    changed = rebuilt(made.model) if made.run() else model.model
-    return FloatModel(changed, made.notes())
+    grouping = _Grouping(model.model.clone(), options, step)
+    changed = rebuilt(grouping.model) if grouping.run() else model.model
+    return FloatModel(changed, grouping.notes())
 
 
 def weight_step(weight: TensorSpec) -> WeightStep | None:
@@ -375,7 +348,7 @@ class _Grouping:
         worth = [(layer, ends) for layer, ends in runs if len(ends) > 1]
         self._declined["their rounding error would not fall by enough"] += len(lossy) - len(worth)
         if worth:
-            reindex(channels, order)
+            reorder(channels, order)
         return worth
 
     def _runs(self, weights: ChannelWeights) -> tuple[int, ...]:

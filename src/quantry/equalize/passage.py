@@ -1,10 +1,8 @@
-"""Which operators a factor or a constant per channel passes, and where the channels are after them.
+"""Which operators a factor per channel passes, and where the channels are after them.
 
 A factor can move from one side of ``f`` to the other if ``f(s * x) = s * f(x)`` for all ``s > 0``, channel by channel.
-Relu and pooling have that property; Sigmoid, SiLU and Clip(0, 6) do not, and no choice of factors helps. A constant can
-move if ``f(x + c) = f(x) + c``: copies, means and largest values have that property, unless the operator adds zeros
-around its input, which do not move along. A rule returns where the channels are after its operator, or why they cannot
-be followed.
+Relu and pooling have that property; Sigmoid, SiLU and Clip(0, 6) do not, and no choice of factors helps. A rule returns
+where the channels are after its operator, or why they cannot be followed.
 """
 
 import math
@@ -14,8 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from quantry.equalize.linear_layer import LinearLayer
-from quantry.facts.operators import Family, facts, of_family, operators_where
+from quantry.facts.operators import Family, facts, operators_where
 from quantry.graph.edit import constant_of, float_of, int_of, string_of
 
 
@@ -186,49 +183,3 @@ _RULES: dict[str, Rule] = {
     "Squeeze": _squeeze,
     "Resize": _resize,
 }
-
-
-_PASSING = of_family(Family.MOVEMENT, Family.SELECTION, Family.AVERAGE)
-
-
-def shift_passage(node: ir.Node, channels: Channels) -> Channels | str:
-    """Return where the channels are after a node that reads them as its first input, or why no constant can pass.
-
-    Args:
-        node: The reader.
-        channels: Where its first input has the channels.
-    """
-    known = node.domain == "" and node.op_type in _PASSING
-    if not known:
-        return f"{node.op_type} does not pass constants on"
-    if node.op_type == "AveragePool" and int_of(node, "count_include_pad", 0) and pads(node):
-        return "AveragePool counts the zeros that it adds around its input"
-    return passage(node, channels)
-
-
-def pads(node: ir.Node) -> bool:
-    """Whether a Conv or a pooling operator pads its input."""
-    if string_of(node, "auto_pad", "NOTSET").startswith("SAME"):
-        return True
-    attribute = node.attributes.get("pads")
-    return attribute is not None and any(attribute.as_ints())
-
-
-def takes_no_shift(layer: LinearLayer) -> str:
-    """Return why a layer's bias cannot take up a constant of its input, or an empty string."""
-    node = layer.node
-    if node.op_type == "ConvTranspose":
-        return "ConvTranspose spreads a constant unevenly"
-    if node.op_type == "Conv" and pads(node):
-        return "Conv pads its input with zeros"
-    return gives_no_shift(layer)
-
-
-def gives_no_shift(layer: LinearLayer) -> str:
-    """Return why a constant cannot be taken out of a layer's bias, or an empty string."""
-    node = layer.node
-    if node.op_type == "MatMul" and layer.bias is None:
-        return "MatMul has no bias"
-    if node.op_type == "Gemm" and (float_of(node, "alpha", 1.0), float_of(node, "beta", 1.0)) != (1.0, 1.0):
-        return "Gemm multiplies with alpha or beta"
-    return ""

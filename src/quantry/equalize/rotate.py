@@ -30,7 +30,6 @@ from quantry.equalize.linear_layer import (
     shifted_bias,
     store_array,
 )
-from quantry.equalize.passage import takes_no_shift
 from quantry.equalize.residual_stream import (
     Normalization,
     Stream,
@@ -40,7 +39,7 @@ from quantry.equalize.residual_stream import (
     normalization,
     residual_stream,
 )
-from quantry.graph.edit import FreshNames, bypass, constant_of
+from quantry.graph.edit import FreshNames, bypass, constant_of, float_of, string_of
 from quantry.graph.float_model import FloatModel
 from quantry.graph.passes.tidy import remove_unused
 from quantry.graph.weights import new_initializer, rebuilt
@@ -162,7 +161,7 @@ class _Rotated:
         layer = layer_of(other)
         if layer is None or layer.bias is None or array_of(layer.bias).shape[-1:] != offset.shape:
             return offset
-        if layer.node.op_type == "Gemm" and takes_no_shift(layer):
+        if not _adds_bias_once(layer.node):
             return offset
         store_array(layer.bias, shifted_bias(array_of(layer.bias), offset))
         return None
@@ -264,8 +263,20 @@ class _Rotated:
 
 
 def _takes_offset(layer: LinearLayer) -> bool:
-    # A MatMul without a bias gets one; other operators have reasons why they cannot take what a beta adds.
-    return layer.node.op_type == "MatMul" or not takes_no_shift(layer)
+    """Whether the bias of a layer, which a MatMul may get, can take up what a constant adds to its input."""
+    node = layer.node
+    # A ConvTranspose spreads a constant unevenly, and zeros around an input are no part of the constant.
+    return node.op_type != "ConvTranspose" and not _pads(node) and _adds_bias_once(node)
+
+
+def _pads(convolution: ir.Node) -> bool:
+    lengths = convolution.attributes.get("pads")
+    padded = lengths is not None and any(lengths.as_ints())
+    return padded or string_of(convolution, "auto_pad", "NOTSET").startswith("SAME")
+
+
+def _adds_bias_once(node: ir.Node) -> bool:
+    return node.op_type != "Gemm" or (float_of(node, "alpha", 1.0), float_of(node, "beta", 1.0)) == (1.0, 1.0)
 
 
 def _take_factors(layer: LinearLayer, product: ir.Node) -> None:

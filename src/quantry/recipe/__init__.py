@@ -15,13 +15,11 @@ from quantry.recipe.codec import (
     to_yaml,
 )
 from quantry.recipe.equalization import (
-    BiasAbsorption,
     ChannelGroups,
     CrossLayer,
     EqualizeOptions,
     FitPowers,
     JointEqualization,
-    OutlierSplitting,
     Rotation,
     SmoothQuant,
 )
@@ -126,7 +124,6 @@ __all__ = [
     "Allocation",
     "BestPercentile",
     "Bias",
-    "BiasAbsorption",
     "BiasCorrection",
     "BitOperationsBudget",
     "Brecq",
@@ -176,7 +173,6 @@ __all__ = [
     "NpuConversions",
     "NpuLimits",
     "ObserveOptions",
-    "OutlierSplitting",
     "OwnBias",
     "PerBlock",
     "PerChannel",

@@ -23,6 +23,13 @@ from quantry.recipe.recipe import Recipe
 
 VERSION = 1
 _KIND = "kind"
+_LOG = logging.getLogger("quantry")
+
+_REMOVED: Mapping[str, str] = {
+    "recipe.equalize.absorb": "high-bias absorption changed no measured model and was removed",
+    "recipe.equalize.split": "outlier splitting was removed; `groups` gains more for the same weights",
+}
+"""Options that older recipe files still have, which are ignored, and why."""
 
 
 def to_plain(recipe: Recipe) -> dict[str, Any]:
@@ -191,6 +198,7 @@ def _choose(choices: Mapping[str, Any], kind: Any, where: str) -> Any:
 
 def _decode_dataclass(cls: Any, values: Mapping[str, Any], where: str) -> Any:
     names, required = _fields(cls)
+    values = _without_removed(values, where)
     for key in values:
         if key not in names:
             raise RecipeError(f"{where} has no key {key!r}{nearest_spelling(str(key), names)} (it has {names})")
@@ -199,6 +207,15 @@ def _decode_dataclass(cls: Any, values: Mapping[str, Any], where: str) -> Any:
         raise RecipeError(f"{where} must have {', '.join(missing)} in {cls.__name__}, got the keys {[*values]}")
     hints = type_hints(cls)
     return cls(**{key: decode(hints[key], value, f"{where}.{key}") for key, value in values.items()})
+
+
+def _without_removed(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    removed = {key: _REMOVED[f"{where}.{key}"] for key in values if f"{where}.{key}" in _REMOVED}
+    for key, reason in removed.items():
+        # Recipes that were written in full have them as null.
+        if values[key] is not None:
+            _LOG.warning("%s.%s is ignored: %s", where, key, reason)
+    return {key: value for key, value in values.items() if key not in removed}
 
 
 def _fields(cls: Any) -> tuple[list[str], list[str]]:
@@ -230,9 +247,6 @@ def _decode_scalar(cls: type, value: Any, where: str) -> Any:
     if not isinstance(value, cls) or (isinstance(value, bool) and cls is not bool):
         raise RecipeError(f"{where} must be {cls.__name__}, got {value!r}")
     return value
-
-
-_LOG = logging.getLogger("quantry")
 
 
 def resolve_recipe(recipe: Recipe | str | Path | Mapping[str, Any]) -> tuple[Recipe, tuple[str, ...]]:

@@ -83,30 +83,6 @@ class Rotation(Checked):
             raise RecipeError(f"Rotation.seed must not be negative, got {self.seed!r}")
 
 
-@dataclass(frozen=True)
-class BiasAbsorption(Checked):
-    """High-bias absorption: moves a channel's constant offset into the next layer's bias (Nagel et al. 2019).
-
-    If the input ``x`` of a Relu is never below ``c``, then ``Relu(x) = Relu(x - c) + c``. The layer before the Relu
-    computes ``x - c``, the layers after it add ``W @ c`` to their biases, and the tensor between has a smaller range.
-    ``c`` comes from the calibration data: on other data the function stays the same as long as no ``x`` is below ``c``.
-
-    Attributes:
-        margin: Safety margin for unseen data, as a fraction of the channel's range.
-        gain: The factor by which the largest value of the tensor must fall.
-    """
-
-    margin: float = 0.1
-    gain: float = 1.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.margin >= 0:
-            raise RecipeError(f"BiasAbsorption.margin must not be negative, got {self.margin!r}")
-        if not self.gain >= 1:
-            raise RecipeError(f"BiasAbsorption.gain must be at least 1, got {self.gain!r}")
-
-
 MOST_GROUPS = 4
 """Each group is a convolution of its own; more than this cost more time than they are worth."""
 
@@ -134,46 +110,17 @@ class ChannelGroups(Checked):
         super().__post_init__()
         if not 2 <= self.groups <= MOST_GROUPS:
             raise RecipeError(f"ChannelGroups.groups must be 2 to {MOST_GROUPS}, got {self.groups!r}")
-        _check_threshold("ChannelGroups", self.gain, self.tolerance)
-
-
-@dataclass(frozen=True)
-class OutlierSplitting(Checked):
-    """Outlier channel splitting (Zhao et al. 2019): duplicates input channels with outlier weights and halves these.
-
-    The layers before compute the duplicate channels, so no operator is added. Does nothing for per-channel weights.
-
-    Attributes:
-        share: Maximum number of added channels, as a fraction of the tensor's channels; one is always allowed.
-        gain: The factor by which the estimated rounding error of the reading layer must fall.
-        tolerance: A layer is not changed if its estimated rounding error is below this fraction of the energy of its
-            output; 0.0001 is 40 dB.
-    """
-
-    share: float = 0.05
-    gain: float = 1.5
-    tolerance: float = 0.0001
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.share <= 1:
-            raise RecipeError(f"OutlierSplitting.share must be above 0 and at most 1, got {self.share!r}")
-        _check_threshold("OutlierSplitting", self.gain, self.tolerance)
-
-
-def _check_threshold(name: str, gain: float, tolerance: float) -> None:
-    if not gain >= 1:
-        raise RecipeError(f"{name}.gain must be at least 1, got {gain!r}")
-    if not tolerance >= 0:
-        raise RecipeError(f"{name}.tolerance must not be negative, got {tolerance!r}")
+        if not self.gain >= 1:
+            raise RecipeError(f"ChannelGroups.gain must be at least 1, got {self.gain!r}")
+        if not self.tolerance >= 0:
+            raise RecipeError(f"ChannelGroups.tolerance must not be negative, got {self.tolerance!r}")
 
 
 @dataclass(frozen=True)
 class CrossLayer(Checked):
     """Cross-layer equalization: gives the channels of consecutive layers similar ranges (Nagel et al. 2019).
 
-    The names in brackets are those of AMD Quark and vai_q_onnx. High-bias absorption is a separate option,
-    `BiasAbsorption`.
+    The names in brackets are those of AMD Quark and vai_q_onnx.
 
     Attributes:
         steps: Sweeps over the model, at least 1; -1 repeats until convergence (CLESteps).
@@ -259,8 +206,6 @@ class EqualizeOptions(Checked):
         cross_layer: Cross-layer equalization.
         smooth: SmoothQuant; runs before cross-layer equalization and needs a separate float pass.
         joint: Joint equalization; runs after these two and needs a separate float pass.
-        absorb: High-bias absorption; runs after these and needs a separate float pass.
-        split: Outlier channel splitting.
         groups: Splitting of convolutions into groups of channels.
         powers: Factors for whole tensors that fit power-of-two scales; runs last and needs a separate float pass.
         rotate: Rotation of residual streams; runs before all others.
@@ -269,8 +214,6 @@ class EqualizeOptions(Checked):
     cross_layer: CrossLayer | None = None
     smooth: SmoothQuant | None = None
     joint: JointEqualization | None = None
-    absorb: BiasAbsorption | None = None
-    split: OutlierSplitting | None = None
     groups: ChannelGroups | None = None
     powers: FitPowers | None = None
     rotate: Rotation | None = None

@@ -8,7 +8,6 @@ from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe import (
     AdaQuant,
     AdaRound,
-    BiasAbsorption,
     BiasCorrection,
     Brecq,
     ChannelGroups,
@@ -19,7 +18,6 @@ from quantry.recipe import (
     Gptq,
     Granularity,
     Method,
-    OutlierSplitting,
     PerChannel,
     PerTensor,
     PowerOfTwoScale,
@@ -240,8 +238,6 @@ QuantizationSpec = QTensorConfig
 EQUALIZATIONS: Mapping[type, str] = {
     CrossLayer: "cross_layer",
     SmoothQuant: "smooth",
-    BiasAbsorption: "absorb",
-    OutlierSplitting: "split",
     ChannelGroups: "groups",
 }
 """Algorithms that run before calibration, and their fields in ``EqualizeOptions``."""
