@@ -23,7 +23,7 @@ from benchmarks.locations import OUT, NotAvailable
 from benchmarks.publish import publish_deployment
 from benchmarks.result_file import ResultFile
 from benchmarks.workloads.sample_folder import Sample
-from quantry.evaluate.evaluation_session import evaluation_session
+from quantry.evaluate.arithmetic import arithmetic_in_force
 from quantry.quantization import DEFAULT_STORE, open_store
 from quantry.targets import (
     Target,
@@ -63,7 +63,7 @@ class Recorder:
     """Runs a model sample by sample and keeps its outputs."""
 
     def __init__(self, model: Path, name: str) -> None:
-        self._session = evaluation_session(model)
+        self._session = arithmetic_in_force().open(model)
         self._name = name
         self.outputs: list[_Array] = []
 

@@ -21,11 +21,11 @@ def evaluate(
     model: str, samples: str, count: int, threads: int = 2, target: str = "", **_: Any
 ) -> Callable[[], dict[str, Any]]:
     """Time reading and running every sample in the session that a search for a target evaluates in."""
-    from quantry.evaluate.evaluation_session import evaluation_session
+    from quantry.evaluate.arithmetic import arithmetic_in_force
     from quantry.targets import computed_for
 
     with computed_for(target):
-        return _run_all(evaluation_session(model, threads), samples, count)
+        return _run_all(arithmetic_in_force().open(model, threads), samples, count)
 
 
 def _run_all(session: Any, samples: str, count: int) -> Callable[[], dict[str, Any]]:

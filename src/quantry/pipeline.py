@@ -22,7 +22,7 @@ from quantry.equalize import (
     smooth_needs,
 )
 from quantry.errors import DataError, ModelError, StageError
-from quantry.evaluate import Evaluation, GuardReport, evaluate, guard
+from quantry.evaluate import EXACT, Arithmetic, Evaluation, GuardReport, evaluate, guard
 from quantry.graph.bodies import BodyPlace, states_of
 from quantry.graph.float_model import FloatModel
 from quantry.graph.load import ModelSource
@@ -297,9 +297,11 @@ def _run_equalize(
     return tuple(models)
 
 
-def run_evaluate(stages: Stages, data: DataLike, recipe: Recipe, memo: Memo) -> Handle[Evaluation]:
-    """Compare the quantized model with the prepared float model on data."""
-    return memo.run(evaluate, stages.prepared, stages.quantized, _opened(data), recipe.evaluate)
+def run_evaluate(
+    stages: Stages, data: DataLike, recipe: Recipe, memo: Memo, arithmetic: Arithmetic = EXACT
+) -> Handle[Evaluation]:
+    """Compare the quantized model, computed with an arithmetic, with the prepared float model on data."""
+    return memo.run(evaluate, stages.prepared, stages.quantized, _opened(data), recipe.evaluate, arithmetic)
 
 
 def run_evaluation_statistics(stages: Stages, data: DataLike, recipe: Recipe, memo: Memo) -> Handle[Statistics]:
@@ -307,8 +309,10 @@ def run_evaluation_statistics(stages: Stages, data: DataLike, recipe: Recipe, me
     return memo.run(observe, stages.equalized, _opened(data).take(EVALUATION_STATISTICS), recipe.observe)
 
 
-def run_guard(stages: Stages, data: DataLike, recipe: Recipe, memo: Memo) -> Handle[GuardReport] | None:
-    """Compare the quantized model with the float model on a few samples.
+def run_guard(
+    stages: Stages, data: DataLike, recipe: Recipe, memo: Memo, arithmetic: Arithmetic = EXACT
+) -> Handle[GuardReport] | None:
+    """Compare the quantized model, computed with an arithmetic, with the float model on a few samples.
 
     Returns:
         The report; None if the guard is switched off, or if nothing was calibrated.
@@ -317,7 +321,7 @@ def run_guard(stages: Stages, data: DataLike, recipe: Recipe, memo: Memo) -> Han
         return None
     few = _opened(data).take(recipe.evaluate.guard)
     models = stages.prepared, stages.equalized, stages.quantized
-    return memo.run(guard, *models, (stages.plan, stages.params), stages.statistics, few)
+    return memo.run(guard, *models, (stages.plan, stages.params), stages.statistics, few, arithmetic)
 
 
 _BETTER = 1.0

@@ -25,12 +25,22 @@ from quantry.errors import (
     RecipeError,
     StageError,
 )
-from quantry.evaluate import UNITS, Evaluation, GuardReport, bytes_text, find_metric, quality, score_texts, size_text
+from quantry.evaluate import (
+    UNITS,
+    Evaluation,
+    GuardReport,
+    arithmetic_in_force,
+    bytes_text,
+    find_metric,
+    quality,
+    score_texts,
+    size_text,
+)
 from quantry.graph.float_model import FloatModel, input_signatures
 from quantry.graph.load import ModelSource, model_source
 from quantry.graph.quant_plan import DeclinedNode, QuantPlan
 from quantry.graph.quantized_model import QuantizedModel
-from quantry.memo import DirectoryStore, Memo, Store, Trace
+from quantry.memo import Digest, DirectoryStore, Handle, Memo, Store, Trace, fingerprint
 from quantry.mix import Score, check_goal
 from quantry.notebook import html_details, html_table
 from quantry.numerics.tensor_params import QuantParams
@@ -129,11 +139,12 @@ class QuantizationResult:
     _float_file: Path | None = field(default=None, repr=False)
     _verified_against: ModelSource | None = field(default=None, repr=False)
     slow_because: str | None = field(default=None, repr=False)
+    _comparisons: dict[tuple[object, Digest], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __repr__(self) -> str:
         return f"QuantizationResult({self.recipe.name!r}, {len(self._notes)} notes, {self.trace!r})"
 
-    @cached_property
+    @property
     def guard(self) -> GuardReport | None:
         """A cheap comparison with the float model on a few calibration samples; runs both models on first use.
 
@@ -141,8 +152,17 @@ class QuantizationResult:
         """
         if self._data.calibration is None:
             return None
-        report = run_guard(self.stages, self._data.calibration, self.recipe, self._memo)
-        return None if report is None else report.value
+        report: GuardReport | None = self._comparison(run_guard, self._data.calibration)
+        return report
+
+    def _comparison(self, run: Callable[..., Handle[Any] | None], data: DataLike) -> Any:
+        """Compare with the float model in the arithmetic in force; each comparison is made once."""
+        arithmetic = arithmetic_in_force()
+        key = (run, fingerprint(arithmetic))
+        if key not in self._comparisons:
+            handle = run(self.stages, data, self.recipe, self._memo, arithmetic)
+            self._comparisons[key] = None if handle is None else handle.value
+        return self._comparisons[key]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -157,7 +177,7 @@ class QuantizationResult:
             ("nodes", f"{len(plan.all_quantized)} quantized, {len(plan.all_declined)} float"),
             ("tensors", f"{len(plan.activations)} activations, {len(plan.weights)} weights, {len(plan.biases)} biases"),
         ]
-        if "evaluation" in self.__dict__:
+        if any(run is run_evaluate for run, _ in self._comparisons):
             evaluation = self.evaluation
             scores = {name: score_texts(score.value, score.interval) for name, score in evaluation.metrics.items()}
             if "sqnr" in evaluation.metrics:
@@ -203,13 +223,15 @@ class QuantizationResult:
         """The file that `save` wrote last; None before."""
         return None
 
-    @cached_property
+    @property
     def evaluation(self) -> Evaluation:
         """Comparison with the float model; runs both models on first use.
 
-        Uses ``evaluation_data`` if it was given, else the calibration data.
+        Uses ``evaluation_data`` if it was given, else the calibration data, and the arithmetic of the block of
+        `quantry.targets.on_target` or the like around the caller.
         """
-        return run_evaluate(self.stages, self._data.evaluation, self.recipe, self._memo).value
+        evaluation: Evaluation = self._comparison(run_evaluate, self._data.evaluation)
+        return evaluation
 
     @property
     def evaluation_data(self) -> CalibrationData:

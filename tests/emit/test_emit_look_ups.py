@@ -13,7 +13,7 @@ from quantry import demo
 from quantry.demo.evaluation import image_tensor
 from quantry.demo.scenes import calibration_scenes
 from quantry.emit import look_ups, use_look_ups
-from quantry.evaluate.evaluation_session import evaluation_session
+from quantry.evaluate.arithmetic import EXACT
 from quantry.numerics import kernels
 from quantry.runtime.sessions import run_session, simulation_session
 
@@ -180,7 +180,7 @@ def test_whole_models_have_the_same_outputs(recipe: str) -> None:
     images = [{"images": image_tensor(scene)} for scene in calibration_scenes(3)]
     quantized = quantry.quantize(demo.model_path(), data=images[:2], recipe=recipe).quantized
     expected = run_session(simulation_session(quantized, threads=1), images[2])
-    got = run_session(evaluation_session(quantized, threads=2), images[2])
+    got = run_session(EXACT.open(quantized, threads=2), images[2])
     assert all(np.array_equal(value, got[name]) for name, value in expected.items())
 
 

@@ -11,8 +11,8 @@ from quantry.demo.evaluation import image_tensor
 from quantry.demo.scenes import calibration_scenes
 from quantry.emit import may_use_exact_integers, use_exact_integers
 from quantry.errors import DataError, ModelError
-from quantry.evaluate import evaluation_session as module
-from quantry.evaluate.evaluation_session import evaluation_session, integer_kernels_agree
+from quantry.evaluate import arithmetic as module
+from quantry.evaluate.arithmetic import EXACT, integer_kernels_agree
 from quantry.evaluate.tasks.task_evaluator import run_samples
 from quantry.runtime.sessions import run_session, simulation_session
 
@@ -38,7 +38,7 @@ def test_scores_come_from_the_same_bits_in_memory_and_from_a_file(detector):
     quantized, path, images = detector
     exact = simulation_session(path)
     for model in (quantized, path, str(path)):
-        session = evaluation_session(model, threads=1)
+        session = EXACT.open(model, threads=1)
         for feeds in images:
             assert _equal(run_session(exact, feeds), run_session(session, feeds))
 
@@ -68,7 +68,7 @@ def test_kernels_that_disagree_are_not_used(detector, monkeypatch):
     edited = []
     monkeypatch.setattr(module, "integer_kernels_agree", lambda: False)
     monkeypatch.setattr(module, "use_exact_integers", edited.append)
-    session = evaluation_session(path)
+    session = EXACT.open(path)
     assert not edited
     assert _equal(run_session(simulation_session(path), images[0]), run_session(session, images[0]))
 
@@ -87,12 +87,12 @@ def test_a_probe_with_other_results_is_noticed(monkeypatch):
 
 
 def test_float_models_and_broken_files(tmp_path):
-    session = evaluation_session(demo.model_path())
+    session = EXACT.open(demo.model_path())
     assert session.get_outputs()
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"not a model")
     with pytest.raises(ModelError, match=r"broken\.onnx"):
-        evaluation_session(broken)
+        EXACT.open(broken)
 
 
 def test_samples_that_run_together_have_the_outputs_of_one_by_one_in_order():

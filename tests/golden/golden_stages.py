@@ -32,6 +32,7 @@ from quantry.equalize import (
     smooth_needs,
 )
 from quantry.evaluate import evaluate, guard
+from quantry.evaluate.arithmetic import EXACT as EXACTLY
 from quantry.evaluate.tasks.float_agreement import Closeness, FloatAgreement, ModelFile, closeness
 from quantry.graph.bodies import BodyPlace
 from quantry.graph.float_model import FloatModel
@@ -343,4 +344,4 @@ def _closeness(written: QuantizedModel) -> Closeness:
         ours, theirs = Path(folder) / "float.onnx", Path(folder) / "quantized.onnx"
         write_model(_prepared("movement").model, ours)
         written.save(theirs)
-        return closeness(FloatAgreement(ours, SampleCache(_data("movement"))), ModelFile(theirs))
+        return closeness(FloatAgreement(ours, SampleCache(_data("movement"))), ModelFile(theirs), EXACTLY)

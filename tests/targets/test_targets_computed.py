@@ -8,7 +8,7 @@ import pytest
 import quantry
 from quantry.data.open_data import calibration_data
 from quantry.data.sample_cache import SampleCache
-from quantry.evaluate.evaluation_session import evaluation_session, exact_session
+from quantry.evaluate.arithmetic import arithmetic_in_force, exact_session
 from quantry.evaluate.tasks import OutputDistance
 from quantry.graph.float_model import input_signatures
 from quantry.graph.load import model_source
@@ -48,7 +48,7 @@ def test_scores_are_those_of_the_session_that_users_open(quantized: dict[str, Pa
     for feeds in small_samples(3, seed=7):
         wanted = run_session(expected, feeds)
         with computed_for("ort-cpu"):
-            got = run_session(evaluation_session(path, 1), feeds)
+            got = run_session(arithmetic_in_force().open(path, 1), feeds)
         assert all(np.array_equal(value, got[name]) for name, value in wanted.items())
 
 

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from target_models import installed, network, noise, samples
 
 import quantry
+from quantry.evaluate import EXACT, arithmetic_in_force
 from quantry.graph.load import read_model
 from quantry.graph.passes.infer_shapes import infer_shapes
 from quantry.runtime.sessions import run_session, simulation_session
@@ -175,8 +176,6 @@ def test_scores_for_htp_come_from_its_arithmetic() -> None:
 
 
 def test_targets_without_a_known_arithmetic_are_simulated_as_before() -> None:
-    from quantry.evaluate.evaluation_session import _OPENER
-
     for target in (None, "", *(name for name in TARGETS if name != "qnn-htp")):
         with simulated_for(target):
-            assert _OPENER.get() is None
+            assert arithmetic_in_force() is EXACT

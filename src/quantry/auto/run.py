@@ -250,7 +250,7 @@ def with_outcome(given: AutoInputs, outcome: Outcome, trials: Trials) -> AutoRes
     opened = replace(given, evaluation_data=inputs.evaluation or inputs.data, images=None, store=inputs.store)
     result = _final(opened, replace(outcome.recipe, name=AUTO), inputs.data if outcome.uses_all else trials.fit)
     of_data = () if outcome.uses_all else pixel_notes(inputs.data)
-    known = {part.name: getattr(result, part.name) for part in fields(QuantizationResult)}
+    known = {part.name: getattr(result, part.name) for part in fields(QuantizationResult) if part.init}
     return AutoResult(**{**known, "_notes": (*of_data, *known["_notes"], *summary_lines(outcome))}, auto=outcome)
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from quantry.demo.detections import decode
 from quantry.demo.scenes import CLASS_NAMES, Scene, calibration_scenes, evaluation_scenes
-from quantry.evaluate.evaluation_session import evaluation_session
+from quantry.evaluate.arithmetic import arithmetic_in_force
 from quantry.evaluate.tasks import (
     AveragePrecision,
     ImageMatches,
@@ -108,7 +108,7 @@ class ScenePrecision:
         return TaskScore(summarize(matches).map, precision_intervals(matches)[0])
 
     def _matches(self, model_path: str | Path) -> list[ImageMatches]:
-        session = evaluation_session(model_path, self.threads)
+        session = arithmetic_in_force().open(model_path, self.threads)
 
         def run(images: NDArray[np.float32]) -> NDArray[np.floating]:
             return np.asarray(session.run(None, {INPUT_NAME: images})[0])

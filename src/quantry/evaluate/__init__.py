@@ -1,5 +1,6 @@
 """Stage 8: compare the quantized model with the float model: accuracy, speed and size."""
 
+from quantry.evaluate.arithmetic import EXACT, Arithmetic, arithmetic_in_force, computing_with
 from quantry.evaluate.comparison import bootstrap_interval
 from quantry.evaluate.evaluation import Evaluation, MetricScore
 from quantry.evaluate.guard import GuardReport, guard
@@ -19,16 +20,20 @@ from quantry.evaluate.texts import (
 )
 
 __all__ = [
+    "EXACT",
     "METRICS",
     "UNITS",
+    "Arithmetic",
     "Evaluation",
     "GuardReport",
     "Latency",
     "Metric",
     "MetricScore",
     "Quality",
+    "arithmetic_in_force",
     "bootstrap_interval",
     "bytes_text",
+    "computing_with",
     "evaluate",
     "find_metric",
     "guard",

@@ -14,6 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from quantry.data.calibration_data import CalibrationData
+from quantry.evaluate.arithmetic import EXACT, Arithmetic
 from quantry.evaluate.measured_errors import measured_errors
 from quantry.evaluate.stage import evaluate, machine_environment
 from quantry.graph.float_model import FloatModel
@@ -75,14 +76,15 @@ class GuardReport:
         return cls(float(meta["sqnr"]), float(meta["expected"]), meta["tensor"], blob.notes)
 
 
-@stage(name="guard", version=1, environment=machine_environment)
-def guard(
+@stage(name="guard", version=2, environment=machine_environment)
+def guard(  # noqa: PLR0913, PLR0917  a stage gets everything it depends on
     reference: FloatModel,
     rewritten: FloatModel,
     quantized: QuantizedModel,
     planned: tuple[QuantPlan, QuantParams],
     statistics: Statistics,
     data: CalibrationData,
+    arithmetic: Arithmetic = EXACT,
 ) -> GuardReport:
     """Compare a quantized model with the float model on a few samples.
 
@@ -93,14 +95,15 @@ def guard(
         planned: Which tensors are quantized, and with which scales and zero points.
         statistics: What was observed of the activations.
         data: A few samples.
+        arithmetic: What computes the quantized model.
     """
-    compared = evaluate(reference, quantized, data, EvaluateOptions(metrics=("sqnr",)))
+    compared = evaluate(reference, quantized, data, EvaluateOptions(metrics=("sqnr",)), arithmetic)
     scores = [row["sqnr"].value for row in compared.outputs.values()] or [math.inf]
     sqnr = min(-math.inf if math.isnan(score) else score for score in scores)
     expected = -10 * math.log10(max(sum(_lost_shares(rewritten, *planned, statistics)), 1e-12))
     if sqnr >= min(_DOUBTFUL, max(_USELESS, expected - _MARGIN)):
         return GuardReport(sqnr, expected)
-    tensor = _where_lost(rewritten, quantized, planned[0], data)
+    tensor = _where_lost(rewritten, quantized, planned[0], data, arithmetic)
     place = f"; the signal is lost at tensor {tensor!r}" if tensor else ""
     if compared.notes:
         place += f"; {compared.notes[0]}"
@@ -133,11 +136,13 @@ def _lost_shares(model: FloatModel, plan: QuantPlan, params: QuantParams, statis
             yield min(error / power, 1.0) if power > 0 else 0.0
 
 
-def _where_lost(model: FloatModel, quantized: QuantizedModel, plan: QuantPlan, data: CalibrationData) -> str:
+def _where_lost(
+    model: FloatModel, quantized: QuantizedModel, plan: QuantPlan, data: CalibrationData, arithmetic: Arithmetic
+) -> str:
     """Return the tensor whose ratio falls most compared with what it is computed from, in the order of the graph."""
     graph = model.model.graph
     names = [output.name or "" for node in graph for output in node.outputs if output.name]
-    errors = measured_errors(model.model, quantized.model, names, data, 2)
+    errors = measured_errors(model.model, quantized.model, names, data, 2, arithmetic.open)
     worst, tensor = _LOST, ""
     known: dict[str, float] = {}
     for node in graph:

@@ -5,9 +5,9 @@ from typing import Any
 
 from quantry.data.calibration_data import CalibrationData
 from quantry.errors import InternalError, ModelError
+from quantry.evaluate.arithmetic import EXACT, Arithmetic
 from quantry.evaluate.comparison import Comparison, compare_sessions
 from quantry.evaluate.evaluation import Evaluation, MetricScore
-from quantry.evaluate.evaluation_session import evaluation_session
 from quantry.evaluate.latency import Latency, measure_latency
 from quantry.evaluate.metrics import Metric, find_metric
 from quantry.graph.float_model import FloatModel
@@ -25,20 +25,24 @@ def machine_environment(_arguments: Mapping[str, Any]) -> Mapping[str, str]:
     return {**environment(libraries=("onnxruntime", "numpy")), "machine": machine_name()}
 
 
-@stage(name="evaluate", version=2, environment=machine_environment)
+@stage(name="evaluate", version=3, environment=machine_environment)
 def evaluate(
-    reference: FloatModel, quantized: QuantizedModel, data: CalibrationData, options: EvaluateOptions
+    reference: FloatModel,
+    quantized: QuantizedModel,
+    data: CalibrationData,
+    options: EvaluateOptions,
+    arithmetic: Arithmetic = EXACT,
 ) -> Evaluation:
     """Compare the quantized model with the float model.
 
-    Scores come from evaluation sessions, which compute what the graph says on every machine. Times come from
-    deployment sessions of both models, on the first sample.
+    Times come from deployment sessions of both models, on the first sample.
 
     Args:
         reference: The prepared float model.
         quantized: The quantized model.
         data: Inputs of both models.
         options: Metrics and number of timed runs. Without metrics no sample is compared.
+        arithmetic: What computes the quantized model for its scores.
 
     Returns:
         Scores, times and sizes.
@@ -57,7 +61,7 @@ def evaluate(
     """
     metrics = tuple({metric.name: metric for metric in map(find_metric, options.metrics)}.values())
     with loadable(reference.model) as ours, loadable(quantized) as theirs:
-        comparison = _compare(ours, quantized, data, metrics) if metrics else None
+        comparison = _compare(ours, quantized, data, metrics, arithmetic) if metrics else None
         latency = _time(ours, theirs, data, options.latency_runs) if options.latency_runs else None
         float_bytes, quantized_bytes = ours.size, theirs.size
     rows = [] if comparison is None else _tabulate(comparison, metrics)
@@ -73,12 +77,18 @@ def evaluate(
 
 
 def _compare(
-    ours: LoadableModel, quantized: QuantizedModel, data: CalibrationData, metrics: Sequence[Metric]
+    ours: LoadableModel,
+    quantized: QuantizedModel,
+    data: CalibrationData,
+    metrics: Sequence[Metric],
+    arithmetic: Arithmetic,
 ) -> Comparison:
     reference = deployment_session(ours.source, interleaved=True)
     try:
-        session = evaluation_session(quantized)
+        session = arithmetic.open(quantized)
     except ModelError as error:
+        if arithmetic is not EXACT:
+            raise  # a device may refuse a valid model, and says why
         raise _unloadable(error) from error
     return compare_sessions(reference, session, progress(data, "evaluate", data.size), metrics)
 

@@ -2,11 +2,11 @@
 
 import platform
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import onnx
 import onnx_ir as ir
@@ -15,7 +15,14 @@ from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from quantry.emit import may_use_exact_integers
 from quantry.errors import RecipeError
-from quantry.evaluate.evaluation_session import EvaluatedModel, exact_session, look_up_session, opened_by
+from quantry.evaluate.arithmetic import (
+    EXACT,
+    Arithmetic,
+    EvaluatedModel,
+    computing_with,
+    exact_session,
+    look_up_session,
+)
 from quantry.graph.load import read_model
 from quantry.graph.passes.infer_shapes import infer_shapes
 from quantry.graph.quantized_model import QuantizedModel
@@ -48,7 +55,7 @@ def require_backend(target: Target | str) -> Backend:
 
 @contextmanager
 def on_target(target: Target | str, store: Store | None = None) -> Iterator[Backend]:
-    """Let the evaluators of quantry run every model on a target's backend, inside of the block.
+    """Let evaluators and results that are asked inside of the block run every model on a target's backend.
 
     A search uses it to rank its leaders: trials are screened in simulation, and only the best few pay for the target.
 
@@ -66,13 +73,12 @@ def on_target(target: Target | str, store: Store | None = None) -> Iterator[Back
     """
     backend = require_backend(target)
     require(backend)
-    with opened_by(partial(_session, backend, Memo(store)), one_by_one=True):
+    with computing_with(DeviceArithmetic(backend, Memo(store))):
         yield backend
 
 
-@contextmanager
-def computed_for(target: Target | str | None) -> Iterator[None]:
-    """Let the evaluators of quantry compute models as a search for a target does, inside of the block.
+def computed_for(target: Target | str | None) -> AbstractContextManager[None]:
+    """Let evaluators and results that are asked inside of the block compute models as a search for a target does.
 
     For onnxruntime's CPU provider that is its optimized session, as users open it, where it computes on integers. For
     all other targets it is `simulated_for`.
@@ -80,12 +86,34 @@ def computed_for(target: Target | str | None) -> Iterator[None]:
     Args:
         target: The target or its name; None or empty simulates exact rounding.
     """
-    if is_computed_here(target):
-        with opened_by(_deployed):
-            yield
-        return
-    with simulated_for(target):
-        yield
+    return computing_with(arithmetic_of(target))
+
+
+def simulated_for(target: Target | str | None) -> AbstractContextManager[None]:
+    """Let evaluators and results that are asked inside of the block simulate models with the rounding of a target.
+
+    It is as fast as any simulation, needs no backend, and is close to the target where its rounding is known: HTP.
+
+    Args:
+        target: The target or its name; None or empty simulates exact rounding.
+    """
+    return computing_with(_simulation_of(target))
+
+
+def arithmetic_of(target: Target | str | None) -> Arithmetic:
+    """Return the arithmetic that the trials of a search for a target are scored with.
+
+    Args:
+        target: The target or its name; None or empty is exact rounding.
+    """
+    return DeployedArithmetic() if is_computed_here(target) else _simulation_of(target)
+
+
+def _simulation_of(target: Target | str | None) -> Arithmetic:
+    backend = backend_of(target) if target else None
+    if backend is None or type(backend).write_arithmetic is Backend.write_arithmetic:
+        return EXACT
+    return SimulatedArithmetic(backend)
 
 
 def is_computed_here(target: Target | str | None) -> bool:
@@ -94,10 +122,63 @@ def is_computed_here(target: Target | str | None) -> bool:
     return backend is not None and backend.evaluates
 
 
-def _deployed(model: EvaluatedModel, threads: int | None) -> Any:
-    if not computes_on_integers(model):
-        return exact_session(model, threads)
-    return deployment_session(Path(model) if isinstance(model, str) else model, threads=threads, interleaved=True)
+@dataclass(frozen=True)
+class DeployedArithmetic(Arithmetic):
+    """onnxruntime's optimized session, as users open it, for models that it computes on integers; else exact."""
+
+    def open(self, model: EvaluatedModel, threads: int | None = None) -> Any:
+        """Open the session."""
+        if not computes_on_integers(model):
+            return exact_session(model, threads)
+        return deployment_session(Path(model) if isinstance(model, str) else model, threads=threads, interleaved=True)
+
+    def __fingerprint__(self) -> Digest:
+        return fingerprint("deployed on onnxruntime's CPU provider")
+
+
+@dataclass(frozen=True)
+class SimulatedArithmetic(Arithmetic):
+    """The simulation with the rounding of a backend.
+
+    Attributes:
+        backend: The backend; it need not be installed.
+    """
+
+    backend: Backend
+
+    def open(self, model: EvaluatedModel, threads: int | None = None) -> Any:
+        """Open the simulation."""
+        graph = model.model if isinstance(model, QuantizedModel) else model
+        loaded = graph if isinstance(graph, ir.Model) else read_model(Path(graph))
+        return look_up_session(simulated_model(loaded, self.backend), threads)
+
+    def __fingerprint__(self) -> Digest:
+        return fingerprint(("simulated", self.backend.name, self.backend.arithmetic_version))
+
+
+@dataclass(frozen=True)
+class DeviceArithmetic(Arithmetic):
+    """A target's backend; outputs are stored by content.
+
+    Attributes:
+        backend: The backend.
+        memo: Where outputs are kept.
+    """
+
+    backend: Backend
+    memo: Memo
+    one_by_one: ClassVar[bool] = True
+
+    def open(self, model: EvaluatedModel, threads: int | None = None) -> "RunnerSession":
+        """Open the model on the backend, with its own choice of threads, when the first sample is run."""
+        del threads
+        graph = model.model if isinstance(model, QuantizedModel) else model
+        values = graph.graph.outputs if isinstance(graph, ir.Model) else _outputs(Path(graph))
+        names = [str(value.name) for value in values]
+        return RunnerSession(_StoredRunner(_OpenModel(self.backend, model), self.memo), names)
+
+    def __fingerprint__(self) -> Digest:
+        return fingerprint(("device", self.backend.name, self.backend.version()))
 
 
 def computes_on_integers(model: EvaluatedModel) -> bool:
@@ -130,29 +211,13 @@ def integer_activations() -> tuple[DataType, ...]:
 
 
 def _structure(model: EvaluatedModel) -> onnx.ModelProto | None:
-    if isinstance(model, QuantizedModel):
-        return ir.to_proto(model.model)
+    graph = model.model if isinstance(model, QuantizedModel) else model
+    if isinstance(graph, ir.Model):
+        return ir.to_proto(graph)
     try:
-        return onnx.load(model, load_external_data=False)
+        return onnx.load(graph, load_external_data=False)
     except Exception:  # onnx's exceptions share no base class; the session then says what is wrong with the file
         return None
-
-
-@contextmanager
-def simulated_for(target: Target | str | None) -> Iterator[None]:
-    """Let the evaluators of quantry simulate models with the rounding of a target, inside of the block.
-
-    It is as fast as any simulation, needs no backend, and is close to the target where its rounding is known: HTP.
-
-    Args:
-        target: The target or its name; None or empty simulates exact rounding.
-    """
-    backend = backend_of(target) if target else None
-    if backend is None or type(backend).write_arithmetic is Backend.write_arithmetic:
-        yield
-        return
-    with opened_by(partial(_simulation, backend)):
-        yield
 
 
 def simulated_model(model: ir.Model, backend: Backend | None) -> ir.Model:
@@ -169,11 +234,6 @@ def simulated_model(model: ir.Model, backend: Backend | None) -> ir.Model:
     infer_shapes(copy)
     backend.write_arithmetic(copy)
     return copy
-
-
-def _simulation(backend: Backend, model: EvaluatedModel, threads: int | None) -> Any:
-    loaded = model.model if isinstance(model, QuantizedModel) else read_model(Path(model))
-    return look_up_session(simulated_model(loaded, backend), threads)
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,8 +261,10 @@ class TargetOutputs:
 class _OpenModel:
     """A model on a backend; opened when a sample has to be run."""
 
-    def __init__(self, backend: Backend, model: str | Path | QuantizedModel) -> None:
+    def __init__(self, backend: Backend, model: EvaluatedModel) -> None:
         self._backend = backend
+        if isinstance(model, ir.Model):
+            model = QuantizedModel(model)
         self._model = Path(model) if isinstance(model, str) else model
 
     @cached_property
@@ -235,6 +297,8 @@ def target_outputs(model: _OpenModel, sample: Mapping[str, NDArray[Any]]) -> Tar
 @dataclass(frozen=True)
 class _Output:
     name: str
+    # A runner knows no shapes before it runs, as onnxruntime does not for models that declare none.
+    shape: tuple[int, ...] = ()
 
 
 class RunnerSession:
@@ -269,12 +333,6 @@ class _StoredRunner(Runner):
     def run(self, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Return the stored outputs, or run the model."""
         return dict(self._memo.run(target_outputs, self._model, dict(feeds)).value.arrays)
-
-
-def _session(backend: Backend, memo: Memo, model: EvaluatedModel, threads: int | None) -> RunnerSession:
-    del threads  # the backend's own choice, as for its users
-    values = model.model.graph.outputs if isinstance(model, QuantizedModel) else _outputs(Path(model))
-    return RunnerSession(_StoredRunner(_OpenModel(backend, model), memo), [str(value.name) for value in values])
 
 
 def _outputs(path: Path) -> Any:

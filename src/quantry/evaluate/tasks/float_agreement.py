@@ -9,6 +9,7 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from quantry.evaluate.arithmetic import Arithmetic, arithmetic_in_force
 from quantry.evaluate.decisions import (
     MapPart,
     agreement,
@@ -125,21 +126,23 @@ class FloatAgreement(OutputComparison):
 
     def scores(self, model_path: str | Path, wanted: list[int]) -> NDArray[np.float64]:
         """Return the decibels of the samples; those of all samples are stored."""
+        path, arithmetic = Path(model_path), arithmetic_in_force()
         if wanted != list(range(self.size)):
-            return self.closeness(model_path, wanted).decibels
-        known = self.measured[Path(model_path)] = self.memo.run(closeness, self, ModelFile(Path(model_path))).value
-        return known.decibels
+            return self.closeness(path, wanted, arithmetic).decibels
+        measured = self.measured[path] = self.memo.run(closeness, self, ModelFile(path), arithmetic).value
+        return measured.decibels
 
-    def closeness(self, model: str | Path, indices: Iterable[int]) -> Closeness:
+    def closeness(self, model: str | Path, indices: Iterable[int], arithmetic: Arithmetic) -> Closeness:
         """Run a model and compare it with the float model.
 
         Args:
             model: The model.
             indices: Indices of the samples.
+            arithmetic: What computes the model.
         """
-        wanted = list(indices)
-        found = dict(self.pairs(model, wanted))
-        return Closeness.of((found[index] for index in wanted), self._layout)
+        order = list(indices)
+        pairs = dict(self.pairs(model, order, arithmetic))
+        return Closeness.of((pairs[index] for index in order), self._layout)
 
     @cached_property
     def _layout(self) -> OutputLayout:
@@ -161,15 +164,16 @@ class ModelFile:
         return fingerprint(model_source(self.path))
 
 
-@stage(name="closeness", version=3, environment=machine_environment)
-def closeness(evaluator: FloatAgreement, model: ModelFile) -> Closeness:
+@stage(name="closeness", version=4, environment=machine_environment)
+def closeness(evaluator: FloatAgreement, model: ModelFile, arithmetic: Arithmetic) -> Closeness:
     """Compare a model with the float model on all samples.
 
     Args:
         evaluator: The float model and the samples.
         model: The model.
+        arithmetic: What computes the model.
     """
-    return evaluator.closeness(model.path, range(evaluator.size))
+    return evaluator.closeness(model.path, range(evaluator.size), arithmetic)
 
 
 def _measured(pairs: Mapping[str, Pair | None], layout: OutputLayout) -> tuple[float, float, float]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from quantry.data.sample_cache import KEPT_BYTES, Feeds, SampleCache
 from quantry.errors import ModelError
-from quantry.evaluate.evaluation_session import evaluation_session
+from quantry.evaluate.arithmetic import EXACT, Arithmetic, arithmetic_in_force
 from quantry.evaluate.metrics import Metric, find_metric
 from quantry.evaluate.metrics.metric import Pair, pair_outputs
 from quantry.evaluate.tasks.task_evaluator import (
@@ -64,19 +64,22 @@ class OutputComparison(SampleMean):
             if reference.is_full:
                 return
 
-    def pairs(self, model_path: str | Path, indices: Iterable[int]) -> Iterator[tuple[int, dict[str, Pair | None]]]:
+    def pairs(
+        self, model_path: str | Path, indices: Iterable[int], arithmetic: Arithmetic
+    ) -> Iterator[tuple[int, dict[str, Pair | None]]]:
         """Yield the outputs of both models for each sample, by name, with the sample's index.
 
         Args:
             model_path: The model.
             indices: Indices of the samples; duplicates are run once.
+            arithmetic: What computes the model.
 
         Raises:
             ModelError: The model has other outputs than the float model.
         """
         reference = _Reference(self)
-        together = samples_together(self.threads)
-        session = evaluation_session(model_path, threads_of_each(together, self.threads))
+        together = samples_together(self.threads, arithmetic)
+        session = arithmetic.open(model_path, threads_of_each(together, self.threads))
         for index, feeds, got in run_samples(session, self.samples.read(indices), together):
             expected = reference.outputs(index, feeds)
             if expected.keys() != got.keys():
@@ -154,7 +157,8 @@ class OutputDistance(OutputComparison):
     def scores(self, model_path: str | Path, wanted: list[int]) -> NDArray[np.float64]:
         """Return the distances of the samples."""
         found = {
-            index: self._metric.score_outputs(list(pairs.values())) for index, pairs in self.pairs(model_path, wanted)
+            index: self._metric.score_outputs(list(pairs.values()))
+            for index, pairs in self.pairs(model_path, wanted, arithmetic_in_force())
         }
         return np.array([found[index] for index in wanted], dtype=np.float64)
 
@@ -177,7 +181,7 @@ class _Reference:
     @cached_property
     def together(self) -> int:
         """How many samples may run in the session at the same time."""
-        return samples_together(self._owner.threads)
+        return samples_together(self._owner.threads, EXACT)
 
     @cached_property
     def session(self) -> "onnxruntime.InferenceSession":

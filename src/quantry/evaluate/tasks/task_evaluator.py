@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantry.data.sample_cache import Feeds, SampleCache
-from quantry.evaluate.evaluation_session import evaluation_session, runs_one_by_one
+from quantry.evaluate.arithmetic import Arithmetic, arithmetic_in_force
 from quantry.memo import fingerprint
 from quantry.runtime.sessions import run_session
 from quantry.runtime.threads import thread_count
@@ -105,7 +105,7 @@ _MOST_TOGETHER = 4
 def run_model(
     model: str | Path, samples: SampleCache, indices: Iterable[int], threads: int | None = None
 ) -> Iterator[tuple[int, Outputs]]:
-    """Yield a model's outputs for each sample, with the sample's index.
+    """Yield a model's outputs for each sample, with the sample's index, in the arithmetic in force.
 
     Args:
         model: Path of an ONNX file.
@@ -113,13 +113,14 @@ def run_model(
         indices: Their indices.
         threads: Threads inside one operator; None divides the threads of the process among several samples.
     """
-    together = samples_together(threads)
-    session = evaluation_session(model, threads_of_each(together, threads))
+    arithmetic = arithmetic_in_force()
+    together = samples_together(threads, arithmetic)
+    session = arithmetic.open(model, threads_of_each(together, threads))
     for index, _, outputs in run_samples(session, samples.read(indices), together):
         yield index, outputs
 
 
-def samples_together(threads: int | None) -> int:
+def samples_together(threads: int | None, arithmetic: Arithmetic) -> int:
     """Return how many samples run at the same time.
 
     Two threads inside every operator of a small model wait for each other half of the time; two samples on one thread
@@ -127,8 +128,9 @@ def samples_together(threads: int | None) -> int:
 
     Args:
         threads: Threads inside one operator, if the user has set them; then samples run one by one.
+        arithmetic: What computes the model.
     """
-    return 1 if threads is not None or runs_one_by_one() else min(thread_count(), _MOST_TOGETHER)
+    return 1 if threads is not None or arithmetic.one_by_one else min(thread_count(), _MOST_TOGETHER)
 
 
 def threads_of_each(together: int, threads: int | None) -> int | None:

@@ -77,6 +77,7 @@ class Backend(ABC):
         install: How to install it.
         device: The device that nodes should run on.
         emulated: Whether it only emulates the device, so that its times say nothing.
+        arithmetic_version: Raised by hand when `write_arithmetic` computes something else; part of the keys of scores.
         evaluates: Whether a search scores every trial on it: it is always there, and as fast as a simulation.
     """
 
@@ -86,6 +87,7 @@ class Backend(ABC):
     install: str
     device: str
     emulated: bool = False
+    arithmetic_version: int = 1
     evaluates: bool = False
 
     @abstractmethod

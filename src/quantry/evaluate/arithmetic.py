@@ -1,11 +1,17 @@
-"""Sessions for scores: exactly what the quantized graph says, on integer kernels and look-ups of the same bits."""
+"""Whose arithmetic computes a quantized model: a value, and an argument of every stage that runs one.
 
-from collections.abc import Callable, Iterator
+The default computes exactly what the graph says, on integer kernels and look-ups of the same bits. A target brings
+others (`quantry.targets.arithmetic`). Stages never look up which one is in force: front doors do, and hand it on.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import onnx
@@ -15,56 +21,78 @@ from quantry.emit import may_use_exact_integers, use_exact_integers, use_look_up
 from quantry.errors import ModelError
 from quantry.graph.quantized_model import QuantizedModel
 from quantry.graph.save import weight_bytes
+from quantry.memo import Digest, fingerprint
 from quantry.runtime.sessions import INLINE_LIMIT_BYTES, run_session, simulation_session
 
 if TYPE_CHECKING:
     import onnxruntime
 
 
-EvaluatedModel = str | Path | QuantizedModel
-"""What is evaluated: the path of an ONNX file, quantized or not, or a quantized model in memory."""
+EvaluatedModel = str | Path | QuantizedModel | ir.Model
+"""What is evaluated: the path of an ONNX file, quantized or not, or a model in memory."""
 
-Opener = Callable[[EvaluatedModel, int | None], Any]
-"""Opens a model with a number of threads and returns an object with ``get_outputs`` and ``run`` of a session."""
 
-_OPENER: ContextVar[Opener | None] = ContextVar("opener of evaluated models", default=None)
-_ONE_BY_ONE: ContextVar[bool] = ContextVar("whether samples run one at a time", default=False)
+class Arithmetic(ABC):
+    """Opens models so that they compute with a certain arithmetic.
+
+    Two arithmetics with equal fingerprints give equal outputs for every model; the fingerprint is part of the key of
+    every stage that runs a quantized model.
+    """
+
+    one_by_one: ClassVar[bool] = False
+    """Whether it is another runtime, which may run one sample at a time only."""
+
+    @abstractmethod
+    def open(self, model: EvaluatedModel, threads: int | None = None) -> Any:
+        """Return an object with the methods ``get_outputs`` and ``run`` of an onnxruntime session.
+
+        Args:
+            model: The model.
+            threads: Threads inside one operator; None uses the default of the process.
+
+        Raises:
+            ModelError: The runtime does not accept the model.
+        """
+
+    @abstractmethod
+    def __fingerprint__(self) -> Digest:
+        """Return the digest of everything that outputs depend on besides the model and its inputs."""
+
+
+@dataclass(frozen=True)
+class ExactArithmetic(Arithmetic):
+    """Computes what the graph says, so that a score does not depend on the machine."""
+
+    def open(self, model: EvaluatedModel, threads: int | None = None) -> Any:
+        """Open `exact_session`."""
+        return exact_session(model, threads)
+
+    def __fingerprint__(self) -> Digest:
+        return fingerprint("exact arithmetic")
+
+
+EXACT = ExactArithmetic()
+
+_IN_FORCE: ContextVar[Arithmetic] = ContextVar("arithmetic in force", default=EXACT)
 
 
 @contextmanager
-def opened_by(opener: Opener, *, one_by_one: bool = False) -> Iterator[None]:
-    """Let something else than `exact_session` open the models that are evaluated inside of the block.
+def computing_with(arithmetic: Arithmetic) -> Iterator[None]:
+    """Let evaluators and results that are asked inside of the block run models with an arithmetic.
 
     Args:
-        opener: Opens them.
-        one_by_one: It is another runtime, which may run one sample at a time only.
+        arithmetic: The arithmetic.
     """
-    tokens = _OPENER.set(opener), _ONE_BY_ONE.set(one_by_one)
+    token = _IN_FORCE.set(arithmetic)
     try:
         yield
     finally:
-        _OPENER.reset(tokens[0])
-        _ONE_BY_ONE.reset(tokens[1])
+        _IN_FORCE.reset(token)
 
 
-def runs_one_by_one() -> bool:
-    """Return whether only one sample may run at a time."""
-    return _ONE_BY_ONE.get()
-
-
-def evaluation_session(model: EvaluatedModel, threads: int | None = None) -> "onnxruntime.InferenceSession":
-    """Open the session that a score comes from: `exact_session`, unless `opened_by` says otherwise.
-
-    Args:
-        model: The model.
-        threads: Threads inside one operator; None uses the default of the process.
-
-    Raises:
-        ModelError: onnxruntime does not accept the model.
-    """
-    opener: Any = _OPENER.get() or exact_session
-    session: onnxruntime.InferenceSession = opener(model, threads)
-    return session
+def arithmetic_in_force() -> Arithmetic:
+    """Return the arithmetic of the block of `computing_with` around the caller; for front doors, never for a stage."""
+    return _IN_FORCE.get()
 
 
 def exact_session(model: EvaluatedModel, threads: int | None = None) -> "onnxruntime.InferenceSession":
@@ -120,14 +148,15 @@ def _use_fast_form(proto: onnx.ModelProto) -> bool:
 
 def _small_model(model: EvaluatedModel) -> onnx.ModelProto | None:
     """Return a copy with its weights; None if it is so large that it is mapped, or cannot be read."""
-    if isinstance(model, QuantizedModel):
-        return ir.to_proto(model.model) if weight_bytes(model.model) <= INLINE_LIMIT_BYTES else None
+    graph = model.model if isinstance(model, QuantizedModel) else model
+    if isinstance(graph, ir.Model):
+        return ir.to_proto(graph) if weight_bytes(graph) <= INLINE_LIMIT_BYTES else None
     try:
-        proto = onnx.load(model, load_external_data=False)
+        proto = onnx.load(graph, load_external_data=False)
         if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in proto.graph.initializer):
-            if weight_bytes(ir.load(model)) > INLINE_LIMIT_BYTES:
+            if weight_bytes(ir.load(graph)) > INLINE_LIMIT_BYTES:
                 return None
-            onnx.load_external_data_for_model(proto, str(Path(model).parent))
+            onnx.load_external_data_for_model(proto, str(Path(graph).parent))
     except Exception:  # onnx's exceptions share no base class; the session then says what is wrong with the file
         return None
     return proto if proto.ByteSize() <= INLINE_LIMIT_BYTES else None
