@@ -320,8 +320,8 @@ def run_guard(
     if not recipe.evaluate.guard or stages.statistics is None:
         return None
     few = _opened(data).take(recipe.evaluate.guard)
-    models = stages.prepared, stages.equalized, stages.quantized
-    return memo.run(guard, *models, (stages.plan, stages.params), stages.statistics, few, arithmetic)
+    models = stages.prepared, stages.equalized
+    return memo.run(guard, models, stages.quantized, (stages.plan, stages.params), stages.statistics, few, arithmetic)
 
 
 _BETTER = 1.0

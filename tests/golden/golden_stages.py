@@ -336,7 +336,7 @@ def _evaluate_digests() -> Iterator[tuple[str, str, Digest]]:
     yield "evaluate", "movement", fingerprint(result)
     model, seen = _prepared("movement"), _statistics("movement")
     yield "closeness", "movement", fingerprint(_closeness(written))
-    yield "guard", "movement", fingerprint(guard(model, model, written, (planned, params), seen, _data("movement")))
+    yield "guard", "movement", fingerprint(guard((model, model), written, (planned, params), seen, _data("movement")))
 
 
 def _closeness(written: QuantizedModel) -> Closeness:

@@ -77,9 +77,8 @@ class GuardReport:
 
 
 @stage(name="guard", version=2, environment=machine_environment)
-def guard(  # noqa: PLR0913, PLR0917  a stage gets everything it depends on
-    reference: FloatModel,
-    rewritten: FloatModel,
+def guard(
+    models: tuple[FloatModel, FloatModel],
     quantized: QuantizedModel,
     planned: tuple[QuantPlan, QuantParams],
     statistics: Statistics,
@@ -89,14 +88,14 @@ def guard(  # noqa: PLR0913, PLR0917  a stage gets everything it depends on
     """Compare a quantized model with the float model on a few samples.
 
     Args:
-        reference: The prepared float model.
-        rewritten: The float model that was planned, with the names of the plan.
+        models: The prepared float model, and the float model that was planned, with the names of the plan.
         quantized: The quantized model.
         planned: Which tensors are quantized, and with which scales and zero points.
         statistics: What was observed of the activations.
         data: A few samples.
         arithmetic: What computes the quantized model.
     """
+    reference, rewritten = models
     compared = evaluate(reference, quantized, data, EvaluateOptions(metrics=("sqnr",)), arithmetic)
     scores = [row["sqnr"].value for row in compared.outputs.values()] or [math.inf]
     sqnr = min(-math.inf if math.isnan(score) else score for score in scores)
