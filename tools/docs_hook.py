@@ -112,15 +112,17 @@ def _types(hint: Any) -> list[Any]:
 
 
 def _fields(cls: Any, hints: dict[str, Any]) -> str:
-    text = inspect.cleandoc(cls.__doc__ or "")
-    told = dict(re.findall(r"^    (\w+): (.*?)(?=^    \w+: |^\w|\Z)", text, flags=re.MULTILINE | re.DOTALL))
+    from quantry.recipe.checked import field_docs
+
+    docs = field_docs(cls)
     rows = ["| field | type | default | meaning |", "|---|---|---|---|"]
     for part in dataclasses.fields(cls):
         kind = " or ".join(dict.fromkeys(getattr(one, "__name__", str(one)) for one in _types(hints[part.name])))
         default = "" if part.default is dataclasses.MISSING else f"`{part.default!r}`"
         shown = default if len(default) < 60 else "see its type"
-        rows.append(f"| `{part.name}` | {_cell(kind)} | {_cell(shown)} | {_cell(told.get(part.name, ''))} |")
-    return "\n\n".join((f"## {cls.__name__}", text.partition("\n")[0], "\n".join(rows) if len(rows) > 2 else ""))
+        rows.append(f"| `{part.name}` | {_cell(kind)} | {_cell(shown)} | {_cell(docs.get(part.name, ''))} |")
+    summary = (cls.__doc__ or "").partition("\n")[0]
+    return "\n\n".join((f"## {cls.__name__}", summary, "\n".join(rows) if len(rows) > 2 else ""))
 
 
 def _cell(text: str) -> str:

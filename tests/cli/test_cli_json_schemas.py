@@ -101,6 +101,19 @@ def test_no_schema_accepts_anything() -> None:
     assert loose == {"schema"}
 
 
+def test_every_key_says_what_it_means() -> None:
+    def unexplained(schema: object) -> Iterator[str]:
+        if isinstance(schema, dict):
+            properties = schema.get("properties", {})
+            yield from (name for name, part in properties.items() if not part["description"])
+            for part in schema.values():
+                yield from unexplained(part)
+        for part in schema if isinstance(schema, list) else ():
+            yield from unexplained(part)
+
+    assert {command: names for command, schema in RESULTS.items() if (names := [*unexplained(schema)])} == {}
+
+
 @pytest.mark.parametrize("wrong", [{}, {"samples": 1}, {"store": "s", "usage": {"results": "many"}}])
 def test_schema_refuses_what_a_command_does_not_print(wrong: dict[str, object]) -> None:
     with pytest.raises(jsonschema.ValidationError):

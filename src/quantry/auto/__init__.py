@@ -18,7 +18,14 @@ from quantry.auto.fixing import Fixed, fix
 from quantry.auto.gain import Gain, is_good
 from quantry.auto.loop import Loop, Outcome
 from quantry.auto.run import AUTO, AutoInputs, AutoResult, is_auto, quantize, quantize_auto, require_auto
-from quantry.auto.summary import further_gain, held_out_quality, outcome_facts, step_text, summary_lines
+from quantry.auto.summary import (
+    OutcomeFacts,
+    further_gain,
+    held_out_quality,
+    outcome_facts,
+    step_text,
+    summary_lines,
+)
 from quantry.auto.trials import Tried
 
 __all__ = [
@@ -31,6 +38,7 @@ __all__ = [
     "Gain",
     "Loop",
     "Outcome",
+    "OutcomeFacts",
     "Tried",
     "find_effort",
     "fix",

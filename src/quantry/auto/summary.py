@@ -1,17 +1,59 @@
 """What `auto` reports: the steps with their gains, and what further gain would need."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Any
+from dataclasses import dataclass
 
 from quantry.auto.gain import is_good
 from quantry.auto.loop import Outcome
 from quantry.auto.trials import Tried
 from quantry.evaluate import Quality, quality
 from quantry.evaluate.tasks import Closeness
+from quantry.recipe.json_result import JsonResult, Size
 
 # With fewer samples in both halves together, a test finds large gains only.
 _FEW_SAMPLES = 32
+
+
+@dataclass(frozen=True)
+class FirstAndLast(JsonResult):
+    """A figure at the start and at the end.
+
+    Attributes:
+        first: That of the recipe at the start; null if there is none.
+        last: That of the result.
+    """
+
+    first: float | None
+    last: float | None
+
+
+@dataclass(frozen=True)
+class OutcomeFacts(JsonResult):
+    """What was tried and kept.
+
+    Attributes:
+        calibrated_on: Number of calibration samples.
+        compared_on: Number of held-out samples.
+        both_ways: Whether both halves were calibrated on and compared on.
+        kept: The changes that were kept.
+        final_calibrated_on_all: Whether the result is calibrated on all samples.
+        cpu_seconds: CPU time of all trials.
+        decibels: Signal-to-noise ratio of the outputs.
+        agreement: Share of decisions that are those of the float model.
+        steps: Everything that was tried.
+        further_gain_needs: What further gain would need.
+    """
+
+    calibrated_on: Size
+    compared_on: Size
+    both_ways: bool
+    kept: tuple[str, ...]
+    final_calibrated_on_all: bool
+    cpu_seconds: float
+    decibels: FirstAndLast
+    agreement: FirstAndLast
+    steps: tuple[Tried, ...]
+    further_gain_needs: tuple[str, ...]
 
 
 def closeness_text(closeness: Closeness) -> str:
@@ -40,24 +82,24 @@ def step_text(step: Tried) -> str:
     return f"{step.label}: {step.decibels:.2f} dB{gain}, {kept}"
 
 
-def outcome_facts(outcome: Outcome) -> dict[str, Any]:
-    """Return what was found as plain data.
+def outcome_facts(outcome: Outcome) -> OutcomeFacts:
+    """Return what was found, for reports and JSON.
 
     Args:
         outcome: What was found.
     """
-    return {
-        "calibrated_on": outcome.calibrated,
-        "compared_on": outcome.compared,
-        "both_ways": outcome.is_swapped,
-        "kept": list(outcome.kept),
-        "final_calibrated_on_all": outcome.uses_all,
-        "cpu_seconds": outcome.seconds,
-        "decibels": {"first": outcome.start.mean_decibels, "last": outcome.closeness.mean_decibels},
-        "agreement": {"first": outcome.start.mean_agreement, "last": outcome.closeness.mean_agreement},
-        "steps": [asdict(step) for step in outcome.steps],
-        "further_gain_needs": list(further_gain(outcome)),
-    }
+    return OutcomeFacts(
+        calibrated_on=outcome.calibrated,
+        compared_on=outcome.compared,
+        both_ways=outcome.is_swapped,
+        kept=outcome.kept,
+        final_calibrated_on_all=outcome.uses_all,
+        cpu_seconds=outcome.seconds,
+        decibels=FirstAndLast(outcome.start.mean_decibels, outcome.closeness.mean_decibels),
+        agreement=FirstAndLast(outcome.start.mean_agreement, outcome.closeness.mean_agreement),
+        steps=outcome.steps,
+        further_gain_needs=further_gain(outcome),
+    )
 
 
 def held_out_quality(outcome: Outcome) -> Quality:

@@ -11,7 +11,8 @@ The life of a `Trial`, file by file::
     racing.py         with racing: evaluates on growing subsets of the samples and prunes the trial if it cannot win
     study.py          saves the result in the Optuna study; from here on the trial is never run again
     state.py          records it: compares with the float model, ranks, keeps or deletes the model, decides when to stop
-    output.py         reports it in the log, search.json and the terminal
+    output.py         reports it in the log and the terminal
+    summary.py        writes search.json
 """
 
 from quantry.autosearch.data_split import split_data
@@ -33,11 +34,11 @@ from quantry.autosearch.options import (
     split_options,
     unknown_option,
 )
-from quantry.autosearch.output import search_summary
 from quantry.autosearch.parameter import Choice, IntRange, Parameter, Uniform
 from quantry.autosearch.result import SearchComparison, SearchResult
 from quantry.autosearch.run import search
 from quantry.autosearch.space import AnySpace, Assignment, Space, SpaceUnion, with_fields
+from quantry.autosearch.summary import SearchSummary, search_summary
 from quantry.autosearch.target_space import target_space
 from quantry.autosearch.trial import Trial, TrialState, by_drop
 from quantry.memo import function_digest
@@ -58,6 +59,7 @@ __all__ = [
     "SearchComparison",
     "SearchOptions",
     "SearchResult",
+    "SearchSummary",
     "Space",
     "SpaceUnion",
     "Trial",

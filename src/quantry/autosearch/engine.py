@@ -16,7 +16,7 @@ from quantry.autosearch.data_split import undivided, write_calibration_list
 from quantry.autosearch.evaluator import Direction, EvaluatorAdapter, Score
 from quantry.autosearch.live_table import LiveTable
 from quantry.autosearch.options import SearchOptions
-from quantry.autosearch.output import LogFile, ProgressLog, SearchCallback, SummaryFile, shortfall
+from quantry.autosearch.output import LogFile, ProgressLog, SearchCallback, shortfall
 from quantry.autosearch.output_directory import OutputDirectory
 from quantry.autosearch.proposer import Proposer, make_proposer
 from quantry.autosearch.racing import FEW_SAMPLES, RacingLoop, rungs
@@ -26,6 +26,7 @@ from quantry.autosearch.scheduler import ALL_TRIED, Scheduler, SearchLoop
 from quantry.autosearch.space import AnySpace, example_recipe, spaces_of
 from quantry.autosearch.state import SearchState
 from quantry.autosearch.study import StudySession
+from quantry.autosearch.summary import SummaryFile
 from quantry.autosearch.target_ranking import rank_on_target, reserve_time
 from quantry.autosearch.trackers import DashboardStudy, trackers
 from quantry.autosearch.trial import FLOAT_MODEL, Trial

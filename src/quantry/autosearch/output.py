@@ -1,23 +1,17 @@
-"""What a search reports while it runs: auto_search.log, search.json, log records and a table in the terminal."""
+"""What a search reports while it runs: auto_search.log, log records and a table in the terminal."""
 
-import json
 import logging
-import math
-import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from quantry.autosearch.differences import difference_text
 from quantry.autosearch.live_table import scored, time_text
 from quantry.autosearch.output_directory import disk_errors
 from quantry.autosearch.state import SearchState
 from quantry.autosearch.trial import Trial, by_drop
-from quantry.recipe import brief, to_plain
-
-if TYPE_CHECKING:
-    from quantry.autosearch.result import SearchResult
+from quantry.recipe import brief
 
 LOGGER = "quantry.autosearch"
 """Name of the logger; records have the level INFO, which is not shown by default."""
@@ -25,14 +19,7 @@ LOGGER = "quantry.autosearch"
 TARGET_NOTE = "target "
 """How the note that names the target starts."""
 
-SUMMARY_VERSION = 2
-"""Version of search.json."""
-
 _STATE_MARKS = {"complete": "", "pruned": "~", "failed": "failed"}
-
-# search.json is rewritten at most every two seconds, and rarely enough to take less than 1/20 of the time: it grows
-# with the number of trials.
-_SUMMARY_SECONDS, _SUMMARY_SHARE = 2.0, 20
 
 
 class SearchCallback(Protocol):
@@ -195,134 +182,6 @@ def _candidates_text(state: SearchState) -> list[str]:
         for trial in state.candidates
     ]
     return [f"candidates within the tolerance of {state.tolerance:g}: {len(lines)}", *lines]
-
-
-class SummaryFile:
-    """Writes search.json atomically, after trials and at the end."""
-
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-        self._due = -math.inf
-        self._texts: dict[int, tuple[Trial, str]] = {}
-
-    def on_start(self, state: SearchState, lines: list[str]) -> None:
-        """Write the description of the search."""
-        self._lines = lines
-        self._write(state, None)
-
-    def on_trial(self, state: SearchState, trial: Trial) -> None:
-        """Write all trials, if the last write was long enough ago or this trial is the best."""
-        is_best = state.best is not None and state.best.number == trial.number
-        if is_best or time.monotonic() >= self._due:
-            self._write(state, None)
-
-    def on_message(self, state: SearchState, line: str) -> None:
-        """Do nothing: messages are for the log."""
-
-    def on_end(self, state: SearchState, reason: str) -> None:
-        """Write everything."""
-        self._write(state, reason)
-
-    def _write(self, state: SearchState, reason: str | None) -> None:
-        started = time.monotonic()
-        opening = json.dumps(_json_value(_overview(state, [*self._lines, *state.reasons], reason)), indent=1)
-        trials = ",\n".join(self._text(trial, state.recorded_at.get(trial.number)) for trial in state.trials)
-        content = f'{opening[:-2]},\n "trials": [\n{trials}\n ]\n}}'
-        state.directory.write(state.directory.summary, content.encode())
-        now = time.monotonic()
-        self._due = now + max(_SUMMARY_SECONDS, _SUMMARY_SHARE * (now - started))
-
-    def _text(self, trial: Trial, at: float | None) -> str:
-        """Return a trial as one line; cached, because a search may have thousands of trials."""
-        known = self._texts.get(trial.number)
-        if known is None or known[0] is not trial:
-            text = json.dumps(_json_value(_trial_summary(trial, at)))
-            known = self._texts[trial.number] = (trial, f"  {text}")
-        return known[1]
-
-
-def _overview(state: SearchState, notes: list[str], reason: str | None) -> dict[str, Any]:
-    """Return everything except the trials."""
-    reference = state.reference
-    return {
-        "version": SUMMARY_VERSION,
-        "model": state.model_name,
-        "metric": state.metric,
-        "stopped_by": reason,
-        "seconds": state.seconds,
-        "direction": state.direction,
-        "objectives": list(state.options.objectives),
-        "tolerance": state.tolerance,
-        "float": None
-        if reference is None
-        else {"score": reference.value, "interval": reference.interval, "scores": dict(reference.named)},
-        "best": None if state.best is None else state.best.number,
-        "candidates": [trial.number for trial in state.candidates],
-        "pareto": [trial.number for trial in state.pareto],
-        "notes": list(notes),
-    }
-
-
-def search_summary(result: "SearchResult") -> dict[str, Any]:
-    """Return a result as search.json has it.
-
-    Args:
-        result: The result of a search.
-    """
-    reference = result.reference
-    return {
-        "version": SUMMARY_VERSION,
-        "model": result.model,
-        "metric": result.metric,
-        "stopped_by": result.stopped_by,
-        "seconds": result.seconds,
-        "direction": result.direction,
-        "objectives": list(result.objectives),
-        "tolerance": result.tolerance,
-        "float": {"score": reference.value, "interval": reference.interval, "scores": dict(reference.named)},
-        "best": None if result.best is None else result.best.number,
-        "candidates": [trial.number for trial in result.candidates],
-        "pareto": [trial.number for trial in result.pareto],
-        "evaluation_share": result.evaluation_share,
-        "notes": list(result.notes),
-        "trials": [_trial_summary(trial, result.recorded_at.get(trial.number)) for trial in result.trials],
-    }
-
-
-def _trial_summary(trial: Trial, at: float | None) -> dict[str, Any]:
-    return {
-        "number": trial.number,
-        "space": trial.space,
-        "assignment": {
-            name: value if value is None or isinstance(value, bool | int | float | str) else str(value)
-            for name, value in trial.assignment.items()
-        },
-        "state": trial.state,
-        "score": trial.score,
-        "interval": trial.interval,
-        "drop": trial.drop,
-        "accepted": trial.accepted,
-        "objectives": dict(trial.objectives),
-        "scores": dict(trial.scores),
-        "error": trial.error,
-        "seconds": trial.seconds,
-        "at": at,
-        "computed": dict(trial.computed),
-        "reused": list(trial.reused),
-        "samples": trial.samples,
-        "same_as": trial.same_as,
-        "model": None if trial.model_path is None else trial.model_path.name,
-        "recipe": to_plain(trial.recipe),
-    }
-
-
-def _json_value(value: Any) -> Any:
-    """Replace numbers that JSON cannot express by the texts "inf", "-inf" and "nan"."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {name: _json_value(item) for name, item in value.items()}
-    return [_json_value(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 class ProgressLog:

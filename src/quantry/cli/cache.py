@@ -1,13 +1,18 @@
 """``quantry cache``: the store of results on disk."""
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from quantry.cli.frame import ExitCode, current_output
 from quantry.errors import RecipeError
+from quantry.recipe.json_result import Count, JsonResult
+
+if TYPE_CHECKING:
+    from quantry.memo import StoreUsage
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
@@ -15,6 +20,62 @@ Store = Annotated[
     Path | None,
     typer.Option("--store", help="Folder of the store; default: $QUANTRY_CACHE or ~/.cache/quantry."),
 ]
+
+
+@dataclass(frozen=True)
+class SizeResult(JsonResult):
+    """How large a store is.
+
+    Attributes:
+        store: The folder.
+        usage: What it holds.
+    """
+
+    store: Path
+    usage: "StoreUsage"
+
+
+@dataclass(frozen=True)
+class PruneResult(JsonResult):
+    """What was deleted from a store.
+
+    Attributes:
+        store: The folder.
+        before: What it held.
+        after: What it holds.
+    """
+
+    store: Path
+    before: "StoreUsage"
+    after: "StoreUsage"
+
+
+@dataclass(frozen=True)
+class ClearResult(JsonResult):
+    """What was deleted from a store.
+
+    Attributes:
+        store: The folder.
+        deleted: All that it held.
+    """
+
+    store: Path
+    deleted: "StoreUsage"
+
+
+@dataclass(frozen=True)
+class VerifyResult(JsonResult):
+    """How intact a store is.
+
+    Attributes:
+        store: The folder.
+        checked: Number of values read.
+        damaged: The values that were damaged and deleted.
+    """
+
+    store: Path
+    checked: Count
+    damaged: tuple[Path, ...]
 
 
 def size(store: Store = None) -> None:
@@ -30,7 +91,7 @@ def size(store: Store = None) -> None:
         highlight=False,
         markup=False,
     )
-    out.result({"store": folder, "usage": usage})
+    out.result(SizeResult(folder, usage))
 
 
 def prune(
@@ -48,7 +109,7 @@ def prune(
         f"deleted {readable(before.bytes_on_disk - after.bytes_on_disk)}; {readable(after.bytes_on_disk)} are left",
         highlight=False,
     )
-    out.result({"store": folder, "before": before, "after": after})
+    out.result(PruneResult(folder, before, after))
 
 
 def clear(store: Store = None) -> None:
@@ -59,7 +120,7 @@ def clear(store: Store = None) -> None:
     deleted = clear_store(folder)
     out = current_output()
     out.answer.print(f"deleted {readable(deleted.bytes_on_disk)} in {deleted.blobs} values", highlight=False)
-    out.result({"store": folder, "deleted": deleted})
+    out.result(ClearResult(folder, deleted))
 
 
 def verify(store: Store = None) -> None:
@@ -71,10 +132,8 @@ def verify(store: Store = None) -> None:
     damaged = verify_store(folder)
     out = current_output()
     out.answer.print(f"{checked} values checked, {len(damaged)} damaged and deleted", highlight=False)
-    out.result(
-        {"store": folder, "checked": checked, "damaged": damaged},
-        ExitCode.NOT_GOOD_ENOUGH if damaged else ExitCode.GOOD,
-    )
+    code = ExitCode.NOT_GOOD_ENOUGH if damaged else ExitCode.GOOD
+    out.result(VerifyResult(folder, checked, damaged), code)
 
 
 def _folder(store: Path | None) -> Path:

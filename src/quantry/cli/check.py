@@ -1,6 +1,7 @@
 """``quantry check``: can the target run this model?"""
 
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,11 +11,29 @@ from rich.markup import escape
 from rich.table import Table
 
 from quantry.cli.frame import ExitCode, current_output
+from quantry.recipe.json_result import JsonResult
 
 if TYPE_CHECKING:
     from quantry.targets import Accumulator, CheckedModel, Target, Violation
 
 _DEFAULT = "vitisai for power-of-two scales, else ort-cpu"
+
+
+@dataclass(frozen=True)
+class CheckResult(JsonResult):
+    """How a model follows the rules of a target.
+
+    Attributes:
+        model: The model.
+        target: The target.
+        violations: Broken rules.
+        accumulators: Proofs that accumulators do not overflow.
+    """
+
+    model: Path
+    target: str
+    violations: "tuple[Violation, ...]"
+    accumulators: "tuple[Accumulator, ...]"
 
 
 def check(
@@ -33,10 +52,8 @@ def check(
     _show(model, chosen, violations)
     _show_excluded(read, chosen)
     _show_proofs(proofs)
-    current_output().result(
-        {"model": model, "target": chosen.name, "violations": violations, "accumulators": proofs},
-        ExitCode.NOT_GOOD_ENOUGH if violations else ExitCode.GOOD,
-    )
+    code = ExitCode.NOT_GOOD_ENOUGH if violations else ExitCode.GOOD
+    current_output().result(CheckResult(model, chosen.name, violations, proofs), code)
 
 
 def _show(model: Path, target: "Target", violations: tuple["Violation", ...]) -> None:

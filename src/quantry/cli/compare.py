@@ -1,6 +1,7 @@
 """Two models of any tool on the same data: ``quantry compare``, and ``quantry diagnose`` with two models."""
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,18 +13,61 @@ from quantry.cli.console import check_output
 from quantry.cli.frame import current_output
 from quantry.cli.image_arguments import ImageArguments
 from quantry.cli.model_data import samples_for
+from quantry.recipe.json_result import Count, JsonResult, ScoreEntry, Size
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from quantry.diagnosis import Fall, PairDiagnosis
-    from quantry.evaluate import Latency
+    from quantry.evaluate import Latency, MetricScore
     from quantry.targets.compare import ModelComparison
 
 _TARGET = "Target with a backend: the second model runs there."
 _DATA = typer.Option("--data", "-d", help="Images or arrays, as for `quantry quantize`.")
 REPORT = "HTML file: how close the outputs are and where the models depart, tensor by tensor."
 _FLOAT = typer.Argument(help="The model to compare with, usually the float model.")
+
+
+@dataclass(frozen=True)
+class CompareResult(JsonResult):
+    """How two models differ.
+
+    Attributes:
+        samples: Number of samples.
+        metrics: Of all outputs, by metric.
+        outputs: The same by output.
+        sizes: Bytes of both files.
+        target: The target; null if none was given.
+        latency: Times of both models; null if they were not timed.
+        slow_because: Why the second is not faster; null if it is, or was not timed.
+    """
+
+    samples: Count
+    metrics: Mapping[str, ScoreEntry]
+    outputs: Mapping[str, Mapping[str, ScoreEntry]]
+    sizes: tuple[Size, Size]
+    target: str | None
+    latency: "Latency | None"
+    slow_because: str | None
+
+
+@dataclass(frozen=True)
+class PairResult(JsonResult):
+    """Where a quantized model departs from its float model.
+
+    Attributes:
+        samples: Number of samples.
+        sqnr: Signal-to-noise ratio of the outputs in dB.
+        falls: The nodes that lose most.
+        tensors: The same ratio of every tensor that both models have.
+        target: The target; null if none was given.
+        departures: The nodes where the target departs from the simulation; null without a target.
+    """
+
+    samples: Count
+    sqnr: float
+    falls: "tuple[Fall, ...]"
+    tensors: Mapping[str, float]
+    target: str | None
+    departures: "tuple[Fall, ...] | None"
 
 
 def compare(  # noqa: PLR0913, PLR0917  the command line's options are its parameters
@@ -93,21 +137,13 @@ def _show(found: "ModelComparison", times: "Latency | None", slow: str | None, t
             f"{speed_text(times.float_ms, times.quantized_ms)}",
             highlight=False,
         )
-    output.result(
-        {
-            "samples": found.samples,
-            "metrics": _plain(found.metrics),
-            "outputs": {name: _plain(scores) for name, scores in found.outputs.items()},
-            "sizes": found.sizes,
-            "target": target,
-            "latency": times,
-            "slow_because": slow,
-        }
-    )
+    metrics, outputs = _entries(found.metrics), {name: _entries(scores) for name, scores in found.outputs.items()}
+    result = CompareResult.of(found, metrics=metrics, outputs=outputs, target=target, latency=times, slow_because=slow)
+    output.result(result)
 
 
-def _plain(scores: "Mapping[str, Any]") -> dict[str, Any]:
-    return {name: {"value": score.value, "interval": score.interval} for name, score in scores.items()}
+def _entries(scores: "Mapping[str, MetricScore]") -> dict[str, ScoreEntry]:
+    return {name: ScoreEntry(score.value, score.interval) for name, score in scores.items()}
 
 
 def diagnose_models(
@@ -137,16 +173,7 @@ def diagnose_models(
         kept = found.on_target.metrics["sqnr"].value
         output.answer.print(f"{target} keeps {kept:.1f} dB of the simulated outputs", highlight=False)
         output.answer.print(_falls_table(f"Where {target} departs from the simulation", found.departures))
-    output.result(
-        {
-            "samples": found.samples,
-            "sqnr": sqnr,
-            "falls": found.falls,
-            "tensors": found.gathered,
-            "target": target,
-            "departures": found.departures,
-        }
-    )
+    output.result(PairResult.of(found, sqnr=sqnr, tensors=found.gathered, target=target))
 
 
 def _falls_table(title: str, falls: "tuple[Fall, ...]") -> Table:

@@ -1,6 +1,7 @@
 """``quantry compat``: run a script written for AMD Quark or vai_q_onnx."""
 
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +11,24 @@ from rich.markup import escape
 
 from quantry.cli.frame import ExitCode, current_output
 from quantry.errors import QuantryError, RecipeError
+from quantry.recipe.json_result import JsonResult
 
 _ARGUMENTS = "Arguments of the script."
+
+
+@dataclass(frozen=True)
+class CompatResult(JsonResult):
+    """A script for another tool.
+
+    Attributes:
+        script: The script.
+        missing: What it uses and quantry lacks.
+        ran: Whether it ran.
+    """
+
+    script: Path
+    missing: tuple[str, ...]
+    ran: bool
 
 
 def compat(
@@ -33,17 +50,17 @@ def compat(
     output = current_output()
     errors = Console(stderr=True, quiet=output.json)
     missing = () if module else scan_script(script)
-    found = {"script": script, "missing": [str(entry) for entry in missing]}
-    for entry in missing:
-        errors.print(f"[bold red]missing:[/] {escape(str(entry))}", soft_wrap=True)
+    names = tuple(map(str, missing))
+    for name in names:
+        errors.print(f"[bold red]missing:[/] {escape(name)}", soft_wrap=True)
     if scan:
         if not missing:
             errors.print("nothing is missing")
-        output.result({**found, "ran": False}, ExitCode.USAGE if missing else ExitCode.GOOD)
+        output.result(CompatResult(script, names, ran=False), ExitCode.USAGE if missing else ExitCode.GOOD)
         return
     if missing and not anyway:
         errors.print("The script was not started; use --anyway before its name to start it anyway.")
-        output.result({**found, "ran": False}, ExitCode.USAGE)
+        output.result(CompatResult(script, names, ran=False), ExitCode.USAGE)
         return
     try:
         if module:
@@ -55,6 +72,6 @@ def compat(
     except Exception:
         # The script's own error: its author needs the traceback.
         traceback.print_exc()
-        output.result({**found, "ran": True}, ExitCode.FAILED)
+        output.result(CompatResult(script, names, ran=True), ExitCode.FAILED)
         return
-    output.result({**found, "ran": True})
+    output.result(CompatResult(script, names, ran=True))

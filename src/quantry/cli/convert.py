@@ -1,6 +1,8 @@
 """``quantry convert``: translate a quantized model to another dialect."""
 
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +12,7 @@ from rich.markup import escape
 from quantry.cli.console import check_output
 from quantry.cli.frame import current_output
 from quantry.errors import RecipeError, nearest_spelling
+from quantry.recipe.json_result import Count, JsonResult
 
 if TYPE_CHECKING:
     from quantry.convert import Target
@@ -18,6 +21,23 @@ _TO = (
     "qdq, vai, vitis, quark or contrib; standard replaces vendor operators by standard ones; ort-cpu uses "
     "onnxruntime's integer kernels where they give the same bits."
 )
+
+
+@dataclass(frozen=True)
+class ConvertResult(JsonResult):
+    """A translated model.
+
+    Attributes:
+        model: The model.
+        to: The format.
+        written: The files.
+        nodes_by_domain: Number of nodes of each domain.
+    """
+
+    model: Path
+    to: str
+    written: tuple[Path, ...]
+    nodes_by_domain: Mapping[str, Count]
 
 
 def convert(
@@ -39,7 +59,7 @@ def convert(
     out.console.print(", ".join(f"{count} nodes of {escape(domain)}" for domain, count in sorted(domains.items())))
     for path in written:
         out.answer.print(f"wrote [bold]{escape(str(path))}[/]", soft_wrap=True)
-    out.result({"model": model, "to": target.value, "written": written, "nodes_by_domain": domains})
+    out.result(ConvertResult(model, target.value, written, domains))
 
 
 def _target(name: str) -> "Target":

@@ -1,7 +1,7 @@
 """``quantry demo``: search the best recipe for the built-in detector, or compare presets on it."""
 
-import dataclasses
 import time
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +12,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from quantry.cli.frame import Output, current_output
-from quantry.cli.search_table import search_json, show_search
+from quantry.cli.search_table import show_search
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe import (
     PRESETS,
@@ -30,6 +30,7 @@ from quantry.recipe import (
     TensorSpec,
     brief,
 )
+from quantry.recipe.json_result import JsonResult
 from quantry.runtime.threads import thread_count
 
 if TYPE_CHECKING:
@@ -80,6 +81,36 @@ _ON_TIME = (
 )
 
 
+@dataclass(frozen=True)
+class DemoRow(JsonResult):
+    """A preset, as in the table.
+
+    Attributes:
+        recipe: Its name.
+        map: Mean average precision.
+        kilobytes: Size of the model.
+        time_ratio: Its time divided by the float model's.
+        made_in: How long quantization took.
+    """
+
+    recipe: str
+    map: str
+    kilobytes: str
+    time_ratio: str
+    made_in: str
+
+
+@dataclass(frozen=True)
+class DemoPresets(JsonResult):
+    """The presets compared on the built-in detector.
+
+    Attributes:
+        presets: The rows of the table.
+    """
+
+    presets: tuple[DemoRow, ...]
+
+
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for models, log and recipe.")] = Path(
         "demo-out"
@@ -99,7 +130,7 @@ def demo(
     out = current_output()
     console = out.console
     if presets:
-        out.result({"presets": compare_presets(out, output, scenes, samples)})
+        out.result(DemoPresets(compare_presets(out, output, scenes, samples)))
         return
     from quantry import demo as embedded
     from quantry.autosearch import SearchOptions, run_search
@@ -129,7 +160,9 @@ def demo(
         for difference in base.diff(result.best.recipe):
             console.print(f"  {difference.path}: {escape(brief(difference.theirs))}", soft_wrap=True, highlight=False)
     _what_to_remember(console, result, page)
-    out.result(search_json(result, page))
+    from quantry.cli.search_result import search_output
+
+    out.result(search_output(result, page))
 
 
 def _what_to_remember(console: Console, result: "SearchResult", page: Path) -> None:
@@ -166,7 +199,7 @@ def _space(target: str) -> "Space":
     return Space.of(PRESETS[preset].recipe, fields, name=preset)
 
 
-def compare_presets(out: Output, output: Path, scenes: int, samples: int) -> list[dict[str, str]]:
+def compare_presets(out: Output, output: Path, scenes: int, samples: int) -> tuple[DemoRow, ...]:
     """Quantize the built-in detector with several presets and print accuracy, size and time of each.
 
     Args:
@@ -186,36 +219,36 @@ def compare_presets(out: Output, output: Path, scenes: int, samples: int) -> lis
     table.add_column("recipe", no_wrap=True)
     for heading in ("mAP", "kB", "x float", "made in"):
         table.add_column(heading, justify="right")
-    rows: list[tuple[str, ...]] = []
+    rows: list[DemoRow] = []
     with Progress(console=Console(stderr=True), transient=True, disable=out.quiet) as progress:
         task = progress.add_task("float model", total=len(RECIPES) + 1)
         reference = embedded.ScenePrecision(scenes)(model)
-        rows.append(("float", f"{reference:.4f}", _kilobytes(model), "1.00", ""))
+        rows.append(DemoRow("float", f"{reference:.4f}", _kilobytes(model), "1.00", ""))
         for recipe in RECIPES:
             progress.update(task, advance=1, description=recipe.name)
             rows.append(_row(recipe, model, data, output, scenes))
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*astuple(row))
     out.answer.print(table)
     out.console.print(_ON_TIME)
     out.console.print(f"The models are in [bold]{escape(str(output))}[/].", soft_wrap=True)
-    return [dict(zip(("recipe", "map", "kilobytes", "time_ratio", "made_in"), row, strict=True)) for row in rows]
+    return tuple(rows)
 
 
-def _row(recipe: Recipe, model: Path, data: Any, output: Path, scenes: int) -> tuple[str, ...]:
+def _row(recipe: Recipe, model: Path, data: Any, output: Path, scenes: int) -> DemoRow:
     from quantry import demo as embedded
     from quantry.quantization import quantize
 
-    wanted = dataclasses.replace(recipe, evaluate=EvaluateOptions(latency_runs=20))
+    timed = replace(recipe, evaluate=EvaluateOptions(latency_runs=20))
     started = time.perf_counter()
-    result = quantize(model, data, wanted, store=output / "store")
+    result = quantize(model, data, timed, store=output / "store")
     path = output / f"detector.{recipe.name.split(' ')[0]}.onnx"
     result.save(path)
     seconds = time.perf_counter() - started
     latency = result.evaluation.latency
     assert latency is not None
     score = embedded.ScenePrecision(scenes)(path)
-    return recipe.name, f"{score:.4f}", _kilobytes(path), f"{latency.ratio:.2f}", f"{seconds:.1f} s"
+    return DemoRow(recipe.name, f"{score:.4f}", _kilobytes(path), f"{latency.ratio:.2f}", f"{seconds:.1f} s")
 
 
 def _kilobytes(path: Path) -> str:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE
@@ -18,10 +18,12 @@ from quantry.cli.frame import ExitCode, Output, current_output
 from quantry.cli.image_arguments import ImageArguments, warn_of_default_pixels
 from quantry.errors import RecipeError
 from quantry.recipe import Recipe, from_plain, resolve_recipe
+from quantry.recipe.json_result import Count, JsonResult, Share
 
 if TYPE_CHECKING:
-    from quantry.auto import Fixed
+    from quantry.auto import Fixed, OutcomeFacts
     from quantry.diagnosis import CalibrationCheck, Diagnosis
+    from quantry.diagnosis.counterfactual import Rest
     from quantry.diagnosis.evidence import Fall, Finding
     from quantry.quantization import QuantizationResult
 
@@ -37,6 +39,119 @@ _EVALUATION = (
 _EFFORT = "How long --fix may take: low, default (about a minute of CPU time) or high."
 _SHOWN_FALLS, _SHOWN_TENSORS = 5, 3
 _OUTPUT = "The fixed model, with --fix; default: in the current folder, named after the model."
+
+
+@dataclass(frozen=True)
+class DataFinding(JsonResult):
+    """Something that is wrong with calibration data.
+
+    Attributes:
+        title: What was found.
+        tensors: The tensors, worst first.
+        fix: What helps, in words.
+    """
+
+    title: str
+    tensors: tuple[str, ...]
+    fix: str
+
+
+@dataclass(frozen=True)
+class CauseFinding(DataFinding):
+    """A cause of lost accuracy.
+
+    Attributes:
+        fixes: Changes that --fix tries.
+        gain: dB that the best fix gains on held-out samples; null if none was tried.
+        cost: dB that the cause takes from the outputs; null if that cannot be measured.
+        decisions: Share of the decisions that it changes.
+    """
+
+    fixes: tuple[str, ...]
+    gain: float | None
+    cost: float | None
+    decisions: float
+
+
+@dataclass(frozen=True)
+class PixelValues(JsonResult):
+    """A way to read pixels.
+
+    Attributes:
+        label: Colour order and values.
+        certainty: How certain the outputs are.
+        first_layer: Decimal logarithm of the first layer's results compared with its biases; null without biases.
+    """
+
+    label: str
+    certainty: float
+    first_layer: float | None
+
+
+@dataclass(frozen=True)
+class CalibrationResult(JsonResult):
+    """The check of calibration data.
+
+    Attributes:
+        samples: Number of calibration samples.
+        half: Share of the ranges that half of them reach; null with one sample.
+        settled_after: Number of samples after which ranges are settled; null if they still grow.
+        growing: Tensors whose ranges grow most.
+        evaluated: Number of evaluation samples that were compared.
+        outside: Share of their values outside of what was seen in calibration; null without them.
+        exceeded: Tensors with most values outside.
+        similarity: Share of the distributions that both have in common; null without evaluation samples.
+        pixels: Colours and pixel values, as given first; null for other data than images.
+        findings: What is wrong with the data.
+    """
+
+    samples: Count
+    half: float | None
+    settled_after: Count | None
+    growing: tuple[str, ...]
+    evaluated: Count
+    outside: float | None
+    exceeded: tuple[str, ...]
+    similarity: float | None
+    pixels: tuple[PixelValues, ...] | None
+    findings: tuple[DataFinding, ...]
+
+    @classmethod
+    def of_check(cls, check: "CalibrationCheck") -> "CalibrationResult":
+        """Return the result of a check."""
+        pixels = () if check.pixels is None else (check.pixels.given, *check.pixels.alternatives)
+        return cls.of(
+            check,
+            pixels=tuple(map(PixelValues.of, pixels)) or None,
+            findings=tuple(map(DataFinding.of, check.findings)),
+        )
+
+
+@dataclass(frozen=True)
+class DiagnosisResult(JsonResult):
+    """Where a quantized model loses accuracy, why, and what helps.
+
+    Attributes:
+        decibels: Signal-to-noise ratio of the outputs.
+        agreement: Share of decisions that are those of the float model; null if outputs hold no decision.
+        ties: Share of samples with equal highest scores; null if outputs hold no decision.
+        findings: Causes, most expensive first.
+        rest: dB that the outputs would keep without the causes; null if that is unknown.
+        calibration: The check of the calibration data; null if there was none.
+        falls: The nodes that lose most.
+        fixed: What --fix tried and kept; null without it.
+        written: The files.
+    """
+
+    decibels: float
+    agreement: Share | None
+    ties: Share | None
+    findings: tuple[CauseFinding, ...]
+    rest: "Rest | None"
+    calibration: CalibrationResult | None
+    falls: "tuple[Fall, ...]"
+    fixed: "OutcomeFacts | None"
+    written: tuple[Path, ...]
 
 
 def diagnose(  # noqa: PLR0913, PLR0917  the command line's options are its parameters
@@ -164,7 +279,7 @@ def _show(diagnosis: "Diagnosis", fixed: "Fixed | None", written: tuple[Path, ..
             out.item("  note: ", note)
     for path in written:
         out.answer.print(f"wrote {escape(str(path))}", soft_wrap=True)
-    out.result(_json(diagnosis, fixed, written))
+    out.result(_result(diagnosis, fixed, written))
 
 
 def _show_finding(out: Output, number: int, finding: "Finding") -> None:
@@ -199,54 +314,22 @@ def _check_calibration(result: "QuantizationResult") -> None:
     if check is None:
         raise RecipeError("--calibration needs a recipe that calibrates activations, got one that does not")
     out.answer.print(escape(str(check)), highlight=False, soft_wrap=True)
-    out.result(calibration_facts(check), ExitCode.NOT_GOOD_ENOUGH if check.findings else ExitCode.GOOD)
+    out.result(CalibrationResult.of_check(check), ExitCode.NOT_GOOD_ENOUGH if check.findings else ExitCode.GOOD)
 
 
-def calibration_facts(check: "CalibrationCheck") -> dict[str, Any]:
-    """Return a check of calibration data as plain data."""
-    pixels = check.pixels
-    return {
-        "samples": check.samples,
-        "half": check.half,
-        "settled_after": check.settled_after,
-        "growing": check.growing,
-        "evaluated": check.evaluated,
-        "outside": check.outside,
-        "exceeded": check.exceeded,
-        "similarity": check.similarity,
-        "pixels": None
-        if pixels is None
-        else [
-            {"label": choice.label, "certainty": choice.certainty, "first_layer": choice.first_layer}
-            for choice in (pixels.given, *pixels.alternatives)
-        ],
-        "findings": [{"title": one.title, "tensors": one.tensors, "fix": one.fix} for one in check.findings],
-    }
-
-
-def _json(diagnosis: "Diagnosis", fixed: "Fixed | None", written: tuple[Path, ...]) -> dict[str, Any]:
+def _result(diagnosis: "Diagnosis", fixed: "Fixed | None", written: tuple[Path, ...]) -> DiagnosisResult:
     from quantry.auto import outcome_facts
 
-    closeness = diagnosis.closeness
-    return {
-        "decibels": closeness.mean_decibels,
-        "agreement": closeness.mean_agreement,
-        "ties": closeness.mean_ties,
-        "findings": [
-            {
-                "title": finding.title,
-                "tensors": finding.tensors,
-                "fix": finding.fix,
-                "fixes": [fix.label for fix in finding.fixes],
-                "gain": finding.gain,
-                "cost": finding.cost,
-                "decisions": finding.decisions,
-            }
-            for finding in diagnosis.findings
-        ],
-        "rest": diagnosis.rest,
-        "calibration": None if diagnosis.calibration is None else calibration_facts(diagnosis.calibration),
-        "falls": [vars(fall) for fall in diagnosis.falls],
-        "fixed": None if fixed is None else outcome_facts(fixed.result.auto),
-        "written": written,
-    }
+    closeness, calibration = diagnosis.closeness, diagnosis.calibration
+    return DiagnosisResult.of(
+        diagnosis,
+        decibels=closeness.mean_decibels,
+        agreement=closeness.mean_agreement,
+        ties=closeness.mean_ties,
+        findings=tuple(
+            CauseFinding.of(finding, fixes=tuple(fix.label for fix in finding.fixes)) for finding in diagnosis.findings
+        ),
+        calibration=None if calibration is None else CalibrationResult.of_check(calibration),
+        fixed=None if fixed is None else outcome_facts(fixed.result.auto),
+        written=written,
+    )

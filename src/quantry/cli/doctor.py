@@ -12,6 +12,7 @@ from rich.table import Table
 
 import quantry
 from quantry.cli.frame import ExitCode, current_output
+from quantry.recipe.json_result import JsonResult
 
 State = Literal["good", "missing", "broken"]
 _MARKS: dict[State, str] = {"good": "[green]good[/]", "missing": "[yellow]missing[/]", "broken": "[bold red]broken[/]"}
@@ -32,8 +33,8 @@ _REQUIRED = ("numpy", "onnx", "onnx-ir", "onnxruntime", "optuna", "pillow", "saf
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One line of the table.
+class Finding(JsonResult):
+    """A part of the installation.
 
     Attributes:
         what: The part.
@@ -46,9 +47,20 @@ class Finding:
     detail: str
 
 
+@dataclass(frozen=True)
+class DoctorResult(JsonResult):
+    """What is installed, what works, and what is missing.
+
+    Attributes:
+        findings: All parts.
+    """
+
+    findings: tuple[Finding, ...]
+
+
 def doctor() -> None:
     """Check the installation: versions, compiled kernels, devices, cache and optional packages."""
-    findings = [*_machine(), *_packages(), _kernels(), _runtime(), _cache(), *_optional()]
+    findings = (*_machine(), *_packages(), _kernels(), _runtime(), _cache(), *_optional())
     out = current_output()
     table = Table("part", "state", "detail", box=None)
     for finding in findings:
@@ -56,7 +68,7 @@ def doctor() -> None:
     out.answer.print(table)
     broken = [finding.what for finding in findings if finding.state == "broken"]
     out.console.print(f"broken: {', '.join(broken)}" if broken else "Everything that quantry needs works.")
-    out.result({"findings": findings}, ExitCode.NOT_GOOD_ENOUGH if broken else ExitCode.GOOD)
+    out.result(DoctorResult(findings), ExitCode.NOT_GOOD_ENOUGH if broken else ExitCode.GOOD)
 
 
 def _machine() -> list[Finding]:

@@ -1,7 +1,8 @@
 """``quantry evaluate``: score one model on labelled data, or compare its outputs with another's."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -10,12 +11,56 @@ from quantry.cli.frame import ExitCode, current_output
 from quantry.cli.image_arguments import ImageArguments, warn_of_default_pixels
 from quantry.cli.search_job import METRIC, SearchJob
 from quantry.errors import DataError, RecipeError
+from quantry.recipe.json_result import Interval, JsonResult, Number, ScoreEntry, optional_key
 
 if TYPE_CHECKING:
     from quantry.autosearch import Score
     from quantry.autosearch.evaluator import EvaluatorAdapter
 
 _TARGET = "Also score the model on this target's backend, with its own arithmetic; see `quantry targets`."
+
+
+@dataclass(frozen=True)
+class ScoredModel(JsonResult):
+    """A model and its score.
+
+    Attributes:
+        path: The model.
+        score: Its score.
+        interval: 95 % confidence interval; null if there is none.
+    """
+
+    path: Path
+    score: float
+    interval: Interval
+
+    @classmethod
+    def of_score(cls, path: Path, score: "Score") -> "ScoredModel":
+        """Return a model with its score."""
+        return cls(path, score.value, score.interval)
+
+
+@dataclass(frozen=True)
+class EvaluateResult(JsonResult):
+    """The score of a model.
+
+    Attributes:
+        metric: Name of the metric.
+        model: The model; with a target, as the target computes it.
+        target_minus_simulation: The difference on the same samples; null without a target.
+        drop: How much worse than the float model; null without one.
+        max_drop: The limit that was given.
+        float: The float model.
+        simulation: The model in simulation, with a target.
+    """
+
+    metric: str
+    model: ScoredModel
+    target_minus_simulation: ScoreEntry | None
+    drop: Number | None
+    max_drop: Number | None
+    float: ScoredModel | None = optional_key()
+    simulation: ScoredModel | None = optional_key()
 
 
 def evaluate(  # noqa: PLR0913, PLR0917  the command line's options are its parameters
@@ -45,15 +90,18 @@ def evaluate(  # noqa: PLR0913, PLR0917  the command line's options are its para
     job = SearchJob(reference or model, data, data, labels, metric, decoder, images=given)
     adapter = _adapter(job, reference)
     simulated = _simulated(adapter, model, target)
-    scores = {"model": _plain(model, simulated)}
-    difference = None
-    if target is not None:
-        on_device = _on_target(adapter, model, target)
-        scores = {"model": _plain(model, on_device), "simulation": scores["model"]}
-        difference = paired_difference(on_device, simulated)
-    if reference is not None:
-        scores["float"] = _plain(reference, adapter.float_score(reference))
-    _show(job.metric_name, scores, _drop(adapter.direction, scores), max_drop, difference)
+    score = simulated if target is None else _on_target(adapter, model, target)
+    float_score = None if reference is None else adapter.float_score(reference)
+    result = EvaluateResult(
+        job.metric_name,
+        ScoredModel.of_score(model, score),
+        None if target is None else paired_difference(score, simulated),
+        None if float_score is None else _drop(adapter.direction, score, float_score),
+        max_drop,
+        None if reference is None or float_score is None else ScoredModel.of_score(reference, float_score),
+        None if target is None else ScoredModel.of_score(model, simulated),
+    )
+    _show(result)
 
 
 def _simulated(adapter: "EvaluatorAdapter", model: Path, target: str | None) -> "Score":
@@ -73,14 +121,14 @@ def _on_target(adapter: "EvaluatorAdapter", model: Path, target: str) -> "Score"
         return adapter.score(model)
 
 
-def paired_difference(one: "Score", other: "Score") -> dict[str, Any]:
-    """Return how much one score exceeds another, with an interval over the same samples where it is known."""
+def paired_difference(score: "Score", reference: "Score") -> ScoreEntry:
+    """Return how much a score exceeds another, with an interval over the same samples where it is known."""
     from quantry.evaluate import bootstrap_interval
 
     interval = None
-    if one.per_sample is not None and other.per_sample is not None and len(one.per_sample) > 1:
-        interval = bootstrap_interval(one.per_sample - other.per_sample)
-    return {"value": one.value - other.value, "interval": interval}
+    if score.per_sample is not None and reference.per_sample is not None and len(score.per_sample) > 1:
+        interval = bootstrap_interval(score.per_sample - reference.per_sample)
+    return ScoreEntry(score.value - reference.value, interval)
 
 
 def _adapter(job: SearchJob, reference: Path | None) -> "EvaluatorAdapter":
@@ -96,41 +144,29 @@ def _adapter(job: SearchJob, reference: Path | None) -> "EvaluatorAdapter":
     return EvaluatorAdapter.of(distance_evaluator(reference, job.data, evaluator, options=options))
 
 
-def _plain(model: Path, score: "Score") -> dict[str, Any]:
-    return {"path": model, "score": score.value, "interval": score.interval}
-
-
-def _drop(direction: str, scores: dict[str, dict[str, Any]]) -> float | None:
-    if "float" not in scores:
-        return None
+def _drop(direction: str, score: "Score", float_score: "Score") -> float:
     sign = -1.0 if direction == "minimize" else 1.0
-    ours, theirs = scores["model"]["score"], scores["float"]["score"]
-    return 0.0 if ours == theirs else float(sign * (theirs - ours))
+    return 0.0 if score.value == float_score.value else float(sign * (float_score.value - score.value))
 
 
-def _show(
-    metric: str,
-    scores: dict[str, dict[str, Any]],
-    drop: float | None,
-    max_drop: float | None,
-    difference: dict[str, Any] | None,
-) -> None:
+def _show(result: EvaluateResult) -> None:
     output = current_output()
-    for name, score in scores.items():
-        interval = score["interval"]
-        around = "" if interval is None else f" [{interval[0]:.4f}, {interval[1]:.4f}]"
-        path = "" if output.quiet else f"  {escape(str(score['path']))}"
-        output.answer.print(f"{name:10} {escape(metric)} {score['score']:.4f}{escape(around)}{path}", highlight=False)
+    for name in ("model", "simulation", "float"):
+        scored: ScoredModel | None = getattr(result, name)
+        if scored is None:
+            continue
+        around = "" if scored.interval is None else f" [{scored.interval[0]:.4f}, {scored.interval[1]:.4f}]"
+        path = "" if output.quiet else f"  {escape(str(scored.path))}"
+        line = f"{name:10} {escape(result.metric)} {scored.score:.4f}{escape(around)}{path}"
+        output.answer.print(line, highlight=False)
+    difference, drop, max_drop = result.target_minus_simulation, result.drop, result.max_drop
     if difference is not None:
-        low_high = difference["interval"]
-        around = "" if low_high is None else f" [{low_high[0]:+.4f}, {low_high[1]:+.4f}]"
-        output.console.print(f"target minus simulation {difference['value']:+.4f}{escape(around)}", highlight=False)
+        ends = difference.interval
+        around = "" if ends is None else f" [{ends[0]:+.4f}, {ends[1]:+.4f}]"
+        output.console.print(f"target minus simulation {difference.value:+.4f}{escape(around)}", highlight=False)
     if drop is not None:
         output.console.print(f"drop   {drop:.4f}", highlight=False)
-    bad = drop is not None and max_drop is not None and drop > max_drop
-    if bad:
+    is_bad = drop is not None and max_drop is not None and drop > max_drop
+    if is_bad:
         output.warn(f"the drop is {drop:.4f}, more than --max-drop {max_drop:g}")
-    output.result(
-        {"metric": metric, **scores, "target_minus_simulation": difference, "drop": drop, "max_drop": max_drop},
-        ExitCode.NOT_GOOD_ENOUGH if bad else ExitCode.GOOD,
-    )
+    output.result(result, ExitCode.NOT_GOOD_ENOUGH if is_bad else ExitCode.GOOD)

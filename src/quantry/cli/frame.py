@@ -8,12 +8,11 @@ import functools
 import inspect
 import json
 import logging
-import math
 import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from typing import Annotated, Any, ClassVar, TextIO
 
@@ -24,6 +23,7 @@ from rich.markup import escape
 import quantry
 from quantry.cli.help_panels import arrange
 from quantry.errors import InternalError, QuantryError, UserError
+from quantry.recipe.json_result import plain
 from quantry.runtime import progress
 
 JSON_VERSION = 1
@@ -103,7 +103,7 @@ class Output:
         """Set what the command returns; call it once, last.
 
         Args:
-            data: The result as plain data, for ``--json``; dataclasses, paths and tuples are converted.
+            data: The result for ``--json``, a `JsonResult`.
             exit_code: The exit code.
         """
         self._result = (data, int(exit_code))
@@ -112,7 +112,7 @@ class Output:
         """Set what a command returns that runs until it is stopped; JSON is printed now, because its end is too late.
 
         Args:
-            data: The result as plain data.
+            data: The result for ``--json``, a `JsonResult`.
         """
         self.result(data)
         self.finish()
@@ -313,19 +313,3 @@ def _failed_output(error: BaseException, arguments: list[str]) -> Output:
 
 def _asked(arguments: list[str], *options: str) -> bool:
     return any(option in arguments for option in options)
-
-
-def plain(value: Any) -> Any:
-    """Return a value as JSON can express it; infinities and NaN become the texts "inf", "-inf" and "nan"."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, bool | int | float | str) or value is None:
-        return value
-    if is_dataclass(value) and not isinstance(value, type):
-        return {part.name: plain(getattr(value, part.name)) for part in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(name): plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(item) for item in value]
-    # NumPy scalars and arrays, without importing NumPy.
-    return plain(value.tolist()) if hasattr(value, "tolist") else str(value)

@@ -1,6 +1,6 @@
 """``quantry nodes``: list the nodes of a model and the types they would get, to write selections."""
 
-import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +12,7 @@ from rich.table import Table
 from quantry.cli.frame import current_output
 from quantry.errors import ModelError, RecipeError
 from quantry.recipe import Recipe, resolve_recipe
+from quantry.recipe.json_result import JsonResult
 
 if TYPE_CHECKING:
     from quantry.graph.float_model import FloatModel
@@ -26,6 +27,21 @@ _COLUMNS = {
     **{name: name for name in ("node", "operator", "outputs", "reads", "constants", "writes")},
     "reason": "float because",
 }
+
+
+@dataclass(frozen=True)
+class NodesResult(JsonResult):
+    """The nodes of a model and the types they would get.
+
+    Attributes:
+        model: The model.
+        recipe: Name of the recipe.
+        nodes: One entry per node.
+    """
+
+    model: Path
+    recipe: str
+    nodes: "tuple[NodeOverview, ...]"
 
 
 def nodes(
@@ -47,8 +63,8 @@ def nodes(
     if preset and recipe:
         raise RecipeError(f"give --preset or --recipe, not both; got {preset!r} and {recipe!r}")
     wanted, _ = resolve_recipe(recipe or preset or _DEFAULT_PRESET)
-    rows = [entry for entry in _overview(model, wanted) if entry["reason"] or not only_float]
-    in_float = sum(bool(row["reason"]) for row in rows)
+    rows = tuple(entry for entry in _overview(model, wanted) if entry.reason or not only_float)
+    in_float = sum(bool(row.reason) for row in rows)
     table = Table(title=f"{len(rows)} nodes, {in_float} of them float", box=SIMPLE, pad_edge=False)
     output = current_output()
     # Outputs are mostly named after their nodes, so a narrow terminal does without them.
@@ -57,13 +73,13 @@ def nodes(
     for key in shown:
         table.add_column(_COLUMNS[key], overflow="fold")
     for row in rows:
-        cells = (row[key] for key in shown)
+        cells = (getattr(row, key) for key in shown)
         table.add_row(*(escape(cell if isinstance(cell, str) else ", ".join(cell)) for cell in cells))
     output.answer.print(table)
-    output.result({"model": model, "recipe": wanted.name, "nodes": rows})
+    output.result(NodesResult(model, wanted.name, rows))
 
 
-def _overview(model: Path, recipe: Recipe) -> list[dict[str, str | list[str]]]:
+def _overview(model: Path, recipe: Recipe) -> "list[NodeOverview]":
     from quantry.graph.load import model_source
     from quantry.memo import Memo
     from quantry.pipeline import follow_names, run_prepare
@@ -72,11 +88,7 @@ def _overview(model: Path, recipe: Recipe) -> list[dict[str, str | list[str]]]:
     source = model_source(model)
     cleaned = run_prepare(source, recipe, memo)
     recipe, _ = follow_names(source, cleaned, recipe)
-    entries, _ = _planned(cleaned, recipe, memo)
-    return [
-        {key: value if isinstance(value, str) else list(value) for key, value in dataclasses.asdict(entry).items()}
-        for entry in entries
-    ]
+    return _planned(cleaned, recipe, memo)[0]
 
 
 def _planned(cleaned: "Handle[FloatModel]", recipe: Recipe, memo: "Memo") -> tuple[list["NodeOverview"], "QuantPlan"]:

@@ -1,5 +1,6 @@
 """``quantry placement``: what runs where on a target."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,9 +12,27 @@ from rich.table import Table
 from quantry.cli.frame import ExitCode, current_output
 from quantry.cli.image_arguments import ImageArguments
 from quantry.cli.model_data import samples_for
+from quantry.recipe.json_result import JsonResult
 
 if TYPE_CHECKING:
-    from quantry.targets import Placement
+    from quantry.targets import PlacedNode, Placement
+
+
+@dataclass(frozen=True)
+class PlacementResult(JsonResult):
+    """What runs where on a target.
+
+    Attributes:
+        model: The model.
+        target: The target.
+        summary: One line.
+        nodes: One entry per node.
+    """
+
+    model: Path
+    target: str
+    summary: str
+    nodes: "tuple[PlacedNode, ...]"
 
 
 def placement(
@@ -30,8 +49,9 @@ def placement(
     found = place(model, target, feeds)
     output = current_output()
     _show(output.answer, found)
-    result = {"model": model, "target": found.target, "summary": found.summary, "nodes": found.nodes}
-    output.result(result, ExitCode.NOT_GOOD_ENOUGH if found.elsewhere else ExitCode.GOOD)
+    output.result(
+        PlacementResult.of(found, model=model), ExitCode.NOT_GOOD_ENOUGH if found.elsewhere else ExitCode.GOOD
+    )
 
 
 def _show(console: Console, found: "Placement") -> None:

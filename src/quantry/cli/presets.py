@@ -1,6 +1,7 @@
 """``quantry presets``: list the presets."""
 
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated
 
 import typer
 from rich.box import SIMPLE
@@ -8,10 +9,51 @@ from rich.table import Table
 
 from quantry.cli.frame import current_output
 from quantry.recipe import PRESETS, Preset, find_preset, to_plain, to_yaml
+from quantry.recipe.json_result import JsonResult, PlainRecipe
 
 _RECOMMENDED = ("auto", "recommended")
 _FINETUNINGS = ("ADAROUND", "ADAQUANT")
 _WIDE = 110
+
+
+@dataclass(frozen=True)
+class PresetEntry(JsonResult):
+    """A preset.
+
+    Attributes:
+        name: Its name.
+        summary: What it sets.
+        pending: What is not yet supported.
+        targets: Targets that take it.
+    """
+
+    name: str
+    summary: str
+    pending: tuple[str, ...]
+    targets: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PresetsResult(JsonResult):
+    """The presets.
+
+    Attributes:
+        presets: Recommended ones first.
+    """
+
+    presets: tuple[PresetEntry, ...]
+
+
+@dataclass(frozen=True)
+class PresetResult(PresetsResult):
+    """One preset.
+
+    Attributes:
+        presets: The preset.
+        recipe: All fields of its recipe.
+    """
+
+    recipe: PlainRecipe
 
 
 def presets(
@@ -23,7 +65,7 @@ def presets(
     if name is not None:
         preset = find_preset(name)
         output.answer.print(to_yaml(preset.recipe), end="", markup=False, highlight=False, soft_wrap=True)
-        output.result({"presets": [_plain(name, preset)], "recipe": to_plain(preset.recipe)})
+        output.result(PresetResult((_entry(name, preset),), to_plain(preset.recipe)))
         return
     table = Table(title="Presets, recommended ones first", box=SIMPLE)
     table.add_column("name", no_wrap=True)
@@ -43,23 +85,18 @@ def presets(
             f"{hidden} more add finetuning to these, such as XINT8_ADAROUND; list them with `quantry presets --all`.",
             soft_wrap=True,
         )
-    output.result({"presets": [_plain(key, preset) for key, preset in shown.items()]})
+    output.result(PresetsResult(tuple(_entry(key, preset) for key, preset in shown.items())))
 
 
-def _plain(name: str, preset: Preset) -> dict[str, Any]:
-    return {
-        "name": name,
-        "summary": preset.summary,
-        "pending": list(preset.pending),
-        "targets": _taken_by(name.upper()),
-    }
+def _entry(name: str, preset: Preset) -> PresetEntry:
+    return PresetEntry.of(preset, name=name, targets=_taken_by(name.upper()))
 
 
-def _taken_by(name: str) -> list[str]:
+def _taken_by(name: str) -> tuple[str, ...]:
     """Return the targets that accept a preset."""
     from quantry.targets import TARGETS
 
-    return [target.name for target in TARGETS.values() if name in target.presets]
+    return tuple(target.name for target in TARGETS.values() if name in target.presets)
 
 
 def _rank(name: str) -> bool:

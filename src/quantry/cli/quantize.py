@@ -12,7 +12,7 @@ from rich.markup import escape
 from quantry.cli.console import check_model, check_output
 from quantry.cli.frame import ExitCode, current_output
 from quantry.cli.image_arguments import ExplainedImageArguments, image_notes, warn_of_default_pixels
-from quantry.cli.quantize_summary import Summary, quantize_json, show, useless_because
+from quantry.cli.quantize_summary import Summary, quantize_result, show, useless_because
 from quantry.errors import RecipeError
 from quantry.recipe import Dimension, Recipe, Selection, resolve_recipe
 
@@ -101,7 +101,7 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     if slow := timed or result.slow_because:
         out.answer.print(f"[bold yellow]{escape(slow)}[/]", soft_wrap=True)
     show(out, summary)
-    out.result(quantize_json(model, summary), ExitCode.GOOD if usable else ExitCode.NOT_GOOD_ENOUGH)
+    out.result(quantize_result(model, summary), ExitCode.GOOD if usable else ExitCode.NOT_GOOD_ENOUGH)
 
 
 def _next_command(model: Path, written: Path, data: Path | None, images: ExplainedImageArguments) -> str:

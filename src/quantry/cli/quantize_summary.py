@@ -2,19 +2,21 @@
 
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 from rich.markup import escape
 from rich.table import Table
 
 from quantry.cli.frame import Output
 from quantry.notes import grouped_notes, grouped_reasons
+from quantry.recipe.json_result import Count, Interval, JsonResult, Size
 
 if TYPE_CHECKING:
-    from quantry.auto import Outcome
-    from quantry.evaluate import Quality
+    from quantry.auto import Outcome, OutcomeFacts
+    from quantry.evaluate import Latency, Quality
     from quantry.memo import Trace
     from quantry.quantization import QuantizationResult
 
@@ -25,6 +27,129 @@ _REASONS = 8
 
 # Stages that are named with their time; shorter ones are not worth a word.
 _LONGEST, _SHOWN_SECONDS = 5, 0.05
+
+
+@dataclass(frozen=True)
+class NodeCounts(JsonResult):
+    """Nodes of the model.
+
+    Attributes:
+        quantized: Number that compute on quantized tensors.
+        float: Number of the others.
+    """
+
+    quantized: Count
+    float: Count
+
+
+@dataclass(frozen=True)
+class TensorCounts(JsonResult):
+    """Tensors of the model.
+
+    Attributes:
+        activations: Number of quantized activations.
+        weights: Number of quantized weights.
+        biases: Number of quantized biases.
+    """
+
+    activations: Count
+    weights: Count
+    biases: Count
+
+
+@dataclass(frozen=True)
+class FloatReason(JsonResult):
+    """A reason why nodes stayed float.
+
+    Attributes:
+        reason: The reason.
+        count: Number of nodes.
+    """
+
+    reason: str
+    count: Size
+
+
+@dataclass(frozen=True)
+class StageRun(JsonResult):
+    """A stage that ran.
+
+    Attributes:
+        stage: Its name.
+        outcome: What happened.
+        seconds: Its duration.
+    """
+
+    stage: str
+    outcome: Literal["computed", "reused"]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class MetricEntry(JsonResult):
+    """A metric.
+
+    Attributes:
+        value: The score.
+        interval: 95 % confidence interval; null with one sample.
+        higher_is_better: Whether higher is better.
+    """
+
+    value: float
+    interval: Interval
+    higher_is_better: bool
+
+
+@dataclass(frozen=True)
+class EvaluationEntry(JsonResult):
+    """The comparison with the float model.
+
+    Attributes:
+        compared_on: The data.
+        samples: Number of samples.
+        metrics: Scores by metric.
+        float_bytes: Size of the float model.
+        quantized_bytes: Size of the quantized model.
+        latency: Times of both models; null if they were not timed.
+    """
+
+    compared_on: str
+    samples: Size
+    metrics: Mapping[str, MetricEntry]
+    float_bytes: Size
+    quantized_bytes: Size
+    latency: "Latency | None"
+
+
+@dataclass(frozen=True)
+class QuantizeResult(JsonResult):
+    """A quantized model.
+
+    Attributes:
+        model: The float model.
+        recipe: Name of the recipe.
+        written: The files.
+        useless: Why the result is useless; null if it is not.
+        nodes: Nodes of the model.
+        tensors: Tensors of the model.
+        float_because: Why nodes stayed float, most frequent first.
+        evaluation: The comparison with the float model; null without it.
+        notes: Notes for the user.
+        auto: What auto tried and kept; null for other recipes.
+        stages: What ran.
+    """
+
+    model: Path
+    recipe: str
+    written: tuple[Path, ...]
+    useless: str | None
+    nodes: NodeCounts
+    tensors: TensorCounts
+    float_because: tuple[FloatReason, ...]
+    evaluation: EvaluationEntry | None
+    notes: tuple[str, ...]
+    auto: "OutcomeFacts | None"
+    stages: tuple[StageRun, ...]
 
 
 @dataclass(frozen=True)
@@ -144,8 +269,8 @@ def _unseen(notes: tuple[str, ...], output: Output) -> tuple[str, ...]:
     return tuple(note for note in notes if not (on_one_terminal and note in output.warnings))
 
 
-def quantize_json(model: Path, summary: Summary) -> dict[str, Any]:
-    """Return the summary as plain data, for ``--json``.
+def quantize_result(model: Path, summary: Summary) -> QuantizeResult:
+    """Return the summary for ``--json``.
 
     Args:
         model: The float model.
@@ -156,21 +281,25 @@ def quantize_json(model: Path, summary: Summary) -> dict[str, Any]:
     result = summary.result
     plan = result.plan
     reasons = Counter(declined.reason for declined in plan.all_declined).most_common()
-    return {
-        "model": model,
-        "recipe": result.recipe.name,
-        "written": summary.written,
-        "useless": summary.useless,
-        "nodes": {"quantized": len(plan.all_quantized), "float": len(plan.all_declined)},
-        "tensors": {"activations": len(plan.activations), "weights": len(plan.weights), "biases": len(plan.biases)},
-        "float_because": [{"reason": reason, "count": count} for reason, count in reasons],
-        "evaluation": evaluation_json(result, summary.compared_on) if summary.evaluate else None,
-        "notes": summary.notes,
-        "auto": outcome_facts(result.auto) if isinstance(result, AutoResult) else None,
-        "stages": [
-            {"stage": entry.stage, "outcome": entry.outcome, "seconds": entry.seconds} for entry in result.trace.entries
-        ],
-    }
+    return QuantizeResult.of(
+        summary,
+        model=model,
+        recipe=result.recipe.name,
+        nodes=NodeCounts(len(plan.all_quantized), len(plan.all_declined)),
+        tensors=TensorCounts(len(plan.activations), len(plan.weights), len(plan.biases)),
+        float_because=tuple(FloatReason(reason, count) for reason, count in reasons),
+        evaluation=_evaluation(summary) if summary.evaluate else None,
+        auto=outcome_facts(result.auto) if isinstance(result, AutoResult) else None,
+        stages=tuple(map(StageRun.of, result.trace.entries)),
+    )
+
+
+def _evaluation(summary: Summary) -> EvaluationEntry:
+    evaluation = summary.result.evaluation
+    # One sample does not show the variation between samples.
+    unknown = {"interval": None} if evaluation.samples <= 1 else {}
+    metrics = {name: MetricEntry.of(score, **unknown) for name, score in evaluation.metrics.items()}
+    return EvaluationEntry.of(evaluation, compared_on=summary.compared_on, metrics=metrics)
 
 
 def steps_table(outcome: "Outcome") -> Table:
@@ -191,29 +320,6 @@ def steps_table(outcome: "Outcome") -> Table:
             "kept" if step.accepted else "",
         )
     return table
-
-
-def evaluation_json(result: "QuantizationResult", compared_on: str) -> dict[str, Any]:
-    """Return the comparison with the float model as plain data."""
-    evaluation = result.evaluation
-    latency = evaluation.latency
-    return {
-        "compared_on": compared_on,
-        "samples": evaluation.samples,
-        "metrics": {
-            name: {
-                "value": score.value,
-                "interval": score.interval if evaluation.samples > 1 else None,
-                "higher_is_better": score.higher_is_better,
-            }
-            for name, score in evaluation.metrics.items()
-        },
-        "float_bytes": evaluation.float_bytes,
-        "quantized_bytes": evaluation.quantized_bytes,
-        "latency": None
-        if latency is None
-        else {"float_ms": latency.float_ms, "quantized_ms": latency.quantized_ms, "ratio": latency.ratio},
-    }
 
 
 def _alarm(result: "QuantizationResult") -> tuple[str, ...]:

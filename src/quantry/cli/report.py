@@ -1,5 +1,6 @@
 """``quantry report``: the page of one or several searches."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +9,20 @@ import typer
 from quantry.cli.console import check_output
 from quantry.cli.frame import current_output
 from quantry.errors import DataError
+from quantry.recipe.json_result import JsonResult
+
+
+@dataclass(frozen=True)
+class ReportResult(JsonResult):
+    """The report of searches.
+
+    Attributes:
+        report: The page.
+        searches: The folders.
+    """
+
+    report: Path
+    searches: tuple[Path, ...]
 
 
 def report(
@@ -29,4 +44,4 @@ def report(
     page = write_folder_report(folders, output)
     out = current_output()
     out.answer.print(str(page), highlight=False, markup=False, soft_wrap=True)
-    out.result({"report": page, "searches": folders})
+    out.result(ReportResult(page, tuple(folders)))

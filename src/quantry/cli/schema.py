@@ -4,13 +4,15 @@ import dataclasses
 import json
 import typing
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from quantry.cli.frame import current_output
-from quantry.cli.json_schemas import RESULTS, output_schema
 from quantry.errors import RecipeError, nearest_spelling
+
+if TYPE_CHECKING:
+    from quantry.recipe.json_schema import RecipeSchemas
 
 _KINDS = ("recipe", "search")
 _OUTPUT = "The schema of what a command, such as quantize or 'recipe show', prints with --json."
@@ -21,6 +23,8 @@ def schema(
     output: Annotated[bool, typer.Option("--output", help=_OUTPUT)] = False,
 ) -> None:
     """Print the JSON Schema of recipe files or search files, or of what a command prints with --json."""
+    from quantry.cli.json_schemas import RESULTS, output_schema
+
     known = tuple(RESULTS) if output else _KINDS
     if kind not in known:
         raise RecipeError(f"the kind must be one of {', '.join(known)}, got {kind!r}{nearest_spelling(kind, known)}")
@@ -37,16 +41,16 @@ def search_schema() -> dict[str, Any]:
     from quantry.autosearch import SearchOptions
     from quantry.cli.search_job import SearchJob
     from quantry.data.images import ImageOptions
-    from quantry.recipe.json_schema import DIALECT, schema_of
+    from quantry.recipe.json_schema import DIALECT, RecipeSchemas
 
-    definitions: dict[str, Any] = {}
+    schemas = RecipeSchemas()
     job = {part.name for part in dataclasses.fields(SearchJob)} - {"options", "images"}
     names = {**_hints(SearchJob, job), **_hints(SearchOptions, set(SearchOptions.names()))}
-    properties = {name: _schema(hint, definitions) for name, hint in names.items()}
+    properties = {name: _schema(hint, schemas) for name, hint in names.items()}
     images = _hints(ImageOptions, {part.name for part in dataclasses.fields(ImageOptions)})
     properties["images"] = {
         "type": "object",
-        "properties": {name: schema_of(hint, definitions) for name, hint in images.items()},
+        "properties": {name: schemas.schema(hint) for name, hint in images.items()},
         "additionalProperties": False,
     }
     # YAML has no fractions: 1/255 is text.
@@ -58,7 +62,7 @@ def search_schema() -> dict[str, Any]:
         "properties": properties,
         "required": ["model"],
         "additionalProperties": False,
-        "$defs": definitions,
+        "$defs": schemas.definitions,
     }
 
 
@@ -71,12 +75,10 @@ def _hints(cls: Any, names: set[str]) -> dict[str, Any]:
     }
 
 
-def _schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+def _schema(hint: Any, schemas: "RecipeSchemas") -> dict[str, Any]:
     """Return the schema of an option; values of types that only Python can express are not checked."""
-    from quantry.recipe.json_schema import schema_of
-
     members = typing.get_args(hint) or (hint,)
     if any(member is Path for member in members):
         return {"type": ["string", "null"]}
-    found = schema_of(hint, definitions)
+    found = schemas.schema(hint)
     return {} if {} in found.get("anyOf", []) else found

@@ -17,7 +17,7 @@ from quantry.cli.image_arguments import ImageArguments
 from quantry.cli.search_advice import advice_for
 from quantry.cli.search_job import METRIC, SearchJob, load_job
 from quantry.cli.search_pixels import with_proven_pixels
-from quantry.cli.search_table import search_json, show_search
+from quantry.cli.search_table import show_search
 from quantry.cli.serve import live_page
 from quantry.errors import DataError
 
@@ -132,7 +132,9 @@ def search(
     if advice is not None:
         advice.show(output)
     code = ExitCode.GOOD if advice is None else ExitCode.NOT_GOOD_ENOUGH
-    output.result({**search_json(result, page), "advice": advice}, code)
+    from quantry.cli.search_result import AdvisedSearch, search_output
+
+    output.result(AdvisedSearch.of(search_output(result, page), advice=advice), code)
 
 
 def _check_files(job: SearchJob) -> None:

@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from quantry.cli.frame import Output
 from quantry.errors import QuantryError
+from quantry.recipe.json_result import JsonResult
 
 if TYPE_CHECKING:
     from quantry.autosearch import SearchResult
@@ -22,7 +23,7 @@ _MORE = 3
 
 
 @dataclass(frozen=True)
-class Advice:
+class Advice(JsonResult):
     """What limits the best model, and what to try next.
 
     Attributes:

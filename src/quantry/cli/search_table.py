@@ -1,11 +1,10 @@
 """The result of a search as a table in the terminal."""
 
-import json
 import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE
 from rich.markup import escape
@@ -68,23 +67,6 @@ def show_search(output: Output, result: "SearchResult", metric: str, again: str 
     if output.quiet and result.best_model is not None:
         output.answer.print(str(result.best_model), highlight=False, markup=False)
     return page
-
-
-def search_json(result: "SearchResult", report: Path) -> dict[str, Any]:
-    """Return the content of search.json and the paths of the result, for ``--json``.
-
-    Args:
-        result: The result of the search.
-        report: The HTML report.
-    """
-    summary = json.loads((result.output_dir / "search.json").read_text(encoding="utf-8"))
-    paths = {
-        "output_dir": result.output_dir,
-        "best_model": result.best_model,
-        "best_recipe": result.best_recipe,
-        "report": report,
-    }
-    return {**summary, **paths}
 
 
 def _row(trial: "Trial", names: Sequence[str], written: str) -> tuple[str, ...]:

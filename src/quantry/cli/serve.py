@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -10,9 +11,21 @@ from rich.console import Console
 
 from quantry.cli.frame import current_output
 from quantry.errors import DataError
+from quantry.recipe.json_result import JsonResult
 
 _SECONDS_AFTER = 1.0
 """How long the page of `search --live` is served after the end, so that an open browser gets the last state."""
+
+
+@dataclass(frozen=True)
+class ServeResult(JsonResult):
+    """The page of a search.
+
+    Attributes:
+        address: Where the page is.
+    """
+
+    address: str
 
 
 def serve(
@@ -30,7 +43,7 @@ def serve(
     out = current_output()
     out.answer.print(server.address, highlight=False, markup=False, soft_wrap=True)
     out.console.print("Open it in a browser; Ctrl-C ends the server, not the search.")
-    out.result_before_work({"address": server.address})
+    out.result_before_work(ServeResult(server.address))
     try:
         server.serve()
     finally:

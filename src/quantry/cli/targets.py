@@ -1,6 +1,7 @@
 """``quantry targets``: the deployment targets, their rules, and which of them run here."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE
@@ -9,9 +10,69 @@ from rich.markup import escape
 from rich.table import Table
 
 from quantry.cli.frame import current_output
+from quantry.recipe.json_result import JsonResult
 
 if TYPE_CHECKING:
     from quantry.targets import Target
+
+
+@dataclass(frozen=True)
+class RuleEntry(JsonResult):
+    """A rule of a target.
+
+    Attributes:
+        rule: Its name.
+        text: What must hold.
+        consequence: What happens otherwise.
+        source: Where this is documented.
+    """
+
+    rule: str
+    text: str
+    consequence: str
+    source: str
+
+
+@dataclass(frozen=True)
+class BackendEntry(JsonResult):
+    """What runs models for a target here.
+
+    Attributes:
+        name: Its name.
+        product: The package.
+        version: The installed version; null if there is none.
+        install: How to install it.
+        licence: Its licence.
+    """
+
+    name: str
+    product: str
+    version: str | None
+    install: str
+    licence: str
+
+
+@dataclass(frozen=True)
+class TargetEntry(JsonResult):
+    """A target.
+
+    Attributes:
+        name: Its name.
+        summary: What it is.
+        recommended: Recommended presets, best first.
+        presets: Presets that it takes, cheapest first.
+        rules: What it asks of a model.
+        notes: Notes for the user.
+        backend: What runs models for the target here; null if there is nothing.
+    """
+
+    name: str
+    summary: str
+    recommended: tuple[str, ...]
+    presets: tuple[str, ...]
+    rules: tuple[RuleEntry, ...]
+    notes: tuple[str, ...]
+    backend: BackendEntry | None
 
 
 def targets(
@@ -25,11 +86,11 @@ def targets(
     output = current_output()
     if name is None:
         _list(output.answer, tuple(TARGETS.values()))
-        output.result([_plain(target) for target in TARGETS.values()])
+        output.result(tuple(_entry(target) for target in TARGETS.values()))
     else:
         target = find_target(name)
         _show(output.answer, target)
-        output.result(_plain(target))
+        output.result(_entry(target))
 
 
 def _list(console: Console, known: tuple["Target", ...]) -> None:
@@ -76,27 +137,12 @@ def _show(console: Console, target: "Target") -> None:
     console.print(f"presets, cheapest first: {', '.join(target.presets)}", soft_wrap=True)
 
 
-def _plain(target: "Target") -> dict[str, Any]:
+def _entry(target: "Target") -> TargetEntry:
     from quantry.targets import backend_of
 
     backend = backend_of(target)
-    return {
-        "name": target.name,
-        "summary": target.summary,
-        "recommended": target.recommended,
-        "presets": target.presets,
-        "rules": [
-            {"rule": rule.name, "text": rule.text, "consequence": rule.consequence, "source": rule.source}
-            for rule in target.rules
-        ],
-        "notes": target.notes,
-        "backend": None
-        if backend is None
-        else {
-            "name": backend.name,
-            "product": backend.product,
-            "version": backend.version(),
-            "install": backend.install,
-            "licence": backend.licence,
-        },
-    }
+    return TargetEntry.of(
+        target,
+        rules=tuple(RuleEntry.of(rule, rule=rule.name) for rule in target.rules),
+        backend=None if backend is None else BackendEntry.of(backend, version=backend.version()),
+    )

@@ -1,88 +1,121 @@
-"""JSON Schema of recipes, made from their types, so that editors complete and check recipe files."""
+"""JSON Schema from dataclasses: of recipes, so that editors complete and check them, and of other plain data."""
 
 import dataclasses
 import enum
 import types
 import typing
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
 
-from quantry.recipe.checked import type_hints
+from quantry.recipe.checked import field_docs, type_hints
 from quantry.recipe.recipe import Recipe
 
+Schema = dict[str, Any]
+
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_SCALARS = {bool: "boolean", int: "integer", float: "number", str: "string"}
+_SCALARS = {bool: "boolean", int: "integer", float: "number", str: "string", Path: "string", types.NoneType: "null"}
 
 
-def recipe_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a recipe file."""
-    definitions: dict[str, Any] = {}
-    root = schema_of(Recipe, definitions)
-    fields = definitions.pop(root["$ref"].rpartition("/")[2])
-    fields["properties"] = {"version": {"const": 1}, **fields["properties"]}
-    return {"$schema": DIALECT, "title": "quantry recipe", **fields, "$defs": dict(sorted(definitions.items()))}
+class TypeSchemas:
+    """Writes the schemas of types: those of a dataclass from its fields, and their descriptions from its docstring."""
 
+    def schema(self, annotation: Any) -> Schema:
+        """Return the schema of a type's values; what the type does not say about them is not checked.
 
-def schema_of(annotation: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of values of a type, as the codec of recipes writes them.
+        Args:
+            annotation: The type. The pairs of an `Annotated` type, such as ``("minimum", 0)``, are added to its schema.
+        """
+        origin, members = typing.get_origin(annotation), typing.get_args(annotation)
+        if origin is Annotated:
+            return {**self.schema(members[0]), **dict(members[1:])}
+        if origin in (typing.Union, types.UnionType):
+            return self.union(members)
+        if origin is tuple:
+            size = {} if ... in members else {"minItems": len(members), "maxItems": len(members)}
+            return {"type": "array", "items": self.schema(members[0]), **size}
+        if origin in (dict, Mapping):
+            return {"type": "object", "additionalProperties": self.schema(members[1])}
+        if origin is typing.Literal:
+            return {"enum": list(members)}
+        if dataclasses.is_dataclass(annotation):
+            return self.dataclass(annotation)
+        if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+            return {"enum": [member.value for member in annotation]}
+        return {"type": _SCALARS[annotation]} if annotation in _SCALARS else {}
 
-    Args:
-        annotation: The type.
-        definitions: Schemas of dataclasses by name; new ones are added.
-    """
-    origin = typing.get_origin(annotation)
-    if origin in (typing.Union, types.UnionType):
-        return _union(typing.get_args(annotation), definitions)
-    if origin is tuple:
-        return {"type": "array", "items": schema_of(typing.get_args(annotation)[0], definitions)}
-    if origin is typing.Literal:
-        return {"enum": list(typing.get_args(annotation))}
-    if dataclasses.is_dataclass(annotation):
-        return _reference(annotation, definitions, with_kind=False)
-    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
-        return {"enum": [member.value for member in annotation]}
-    if annotation is type(None):
-        return {"type": "null"}
-    return {"type": _SCALARS[annotation]} if annotation in _SCALARS else {}
+    def union(self, members: tuple[Any, ...]) -> Schema:
+        """Return the schema of values of one of several types."""
+        return {"anyOf": [self.schema(member) for member in members]}
 
-
-def _union(members: tuple[Any, ...], definitions: dict[str, Any]) -> dict[str, Any]:
-    classes: list[Any] = [member for member in members if dataclasses.is_dataclass(member)]
-    choices = [schema_of(member, definitions) for member in members if member not in classes]
-    for member in classes:
-        choices.append(_reference(member, definitions, with_kind=len(classes) > 1))
-        required = [part.name for part in dataclasses.fields(member) if _is_required(part)]
-        if not required:
-            choices.append({"const": member.__name__})
-    return choices[0] if len(choices) == 1 else {"anyOf": choices}
-
-
-def _reference(cls: Any, definitions: dict[str, Any], *, with_kind: bool) -> dict[str, Any]:
-    """Return a reference to the schema of a dataclass; with a ``kind`` where there is a choice between types."""
-    name = cls.__name__
-    if name not in definitions:
-        definitions[name] = {}  # a class may contain itself
-        hints = type_hints(cls)
-        properties = {part.name: _field(part, hints[part.name], definitions) for part in dataclasses.fields(cls)}
-        required = [part.name for part in dataclasses.fields(cls) if _is_required(part)]
-        definitions[name] = {
+    def dataclass(self, cls: Any) -> Schema:
+        """Return the schema of a dataclass's fields, by their names."""
+        docs, hints = field_docs(cls), self.hints(cls)
+        properties = {
+            part.name: {**self.field(part, hints[part.name]), "description": docs.get(part.name, "")}
+            for part in dataclasses.fields(cls)
+        }
+        return {
             "type": "object",
             "description": (cls.__doc__ or "").strip().partition("\n")[0],
-            "properties": {"kind": {"const": name}, **properties},
-            "required": required,
+            "properties": properties,
+            "required": [part.name for part in dataclasses.fields(cls) if self.is_required(part)],
             "additionalProperties": False,
         }
-    reference = {"$ref": f"#/$defs/{name}"}
-    return {**reference, "required": ["kind"]} if with_kind else reference
+
+    def hints(self, cls: Any) -> dict[str, Any]:
+        """Return the types of a dataclass's fields."""
+        return type_hints(cls)
+
+    def field(self, part: "dataclasses.Field[Any]", annotation: Any) -> Schema:  # noqa: ARG002 - for subclasses
+        """Return the schema of a field."""
+        return self.schema(annotation)
+
+    def is_required(self, part: "dataclasses.Field[Any]") -> bool:
+        """Whether plain data must hold a field."""
+        return part.default is dataclasses.MISSING and part.default_factory is dataclasses.MISSING
 
 
-def _field(part: "dataclasses.Field[Any]", annotation: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    from quantry.recipe.codec import encode
+class RecipeSchemas(TypeSchemas):
+    """Writes the schemas of options as the codec of recipes writes them; those of dataclasses are `definitions`."""
 
-    schema = schema_of(annotation, definitions)
-    if part.default is dataclasses.MISSING or "$ref" in schema:
-        return schema
-    return {**schema, "default": encode(part.default, annotation)}
+    def __init__(self) -> None:
+        self.definitions: dict[str, Schema] = {}
+
+    def union(self, members: tuple[Any, ...]) -> Schema:
+        """Return the schema of a choice between types: a name, or a mapping with a ``kind`` where there are several."""
+        classes: list[Any] = [member for member in members if dataclasses.is_dataclass(member)]
+        choices = [self.schema(member) for member in members if member not in classes]
+        for member in classes:
+            reference = self.schema(member)
+            choices.append({**reference, "required": ["kind"]} if len(classes) > 1 else reference)
+            if not any(self.is_required(part) for part in dataclasses.fields(member)):
+                choices.append({"const": member.__name__})
+        return choices[0] if len(choices) == 1 else {"anyOf": choices}
+
+    def dataclass(self, cls: Any) -> Schema:
+        """Return a reference to the schema of a dataclass."""
+        name = cls.__name__
+        if name not in self.definitions:
+            self.definitions[name] = {}  # a class may contain itself
+            whole = super().dataclass(cls)
+            self.definitions[name] = {**whole, "properties": {"kind": {"const": name}, **whole["properties"]}}
+        return {"$ref": f"#/$defs/{name}"}
+
+    def field(self, part: "dataclasses.Field[Any]", annotation: Any) -> Schema:
+        """Return the schema of a field with its default."""
+        from quantry.recipe.codec import encode
+
+        schema = self.schema(annotation)
+        if part.default is dataclasses.MISSING or "$ref" in schema:
+            return schema
+        return {**schema, "default": encode(part.default, annotation)}
 
 
-def _is_required(part: "dataclasses.Field[Any]") -> bool:
-    return part.default is dataclasses.MISSING and part.default_factory is dataclasses.MISSING
+def recipe_schema() -> Schema:
+    """Return the JSON Schema of a recipe file."""
+    schemas = RecipeSchemas()
+    root = schemas.schema(Recipe)
+    whole = schemas.definitions.pop(root["$ref"].rpartition("/")[2])
+    whole["properties"] = {"version": {"const": 1}, **whole["properties"]}
+    return {"$schema": DIALECT, "title": "quantry recipe", **whole, "$defs": dict(sorted(schemas.definitions.items()))}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from quantry.auto import AutoResult, held_out_quality, outcome_facts
+from quantry.auto import AutoResult, OutcomeFacts, held_out_quality, outcome_facts
 from quantry.diagnosis import Diagnosis
 from quantry.diagnosis.evidence import counted
 from quantry.errors import QuantryError
@@ -76,7 +76,7 @@ class ReportFacts:
     quality: Quality
     pictures: tuple[Plain, ...] = ()
     placement: tuple[Plain, ...] = ()
-    auto: Plain | None = None
+    auto: OutcomeFacts | None = None
     calibration: str = ""
     rest: str = ""
     file: str = ""

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
+from quantry.auto import OutcomeFacts
 from quantry.diagnosis.evidence import sentence
 from quantry.evaluate import UNITS, bytes_text, score_texts, size_text, speed_text
 from quantry.report.facts import Plain, ReportFacts
@@ -86,9 +87,9 @@ def _next(facts: ReportFacts) -> str:
 def _cards(facts: ReportFacts) -> str:
     before, after = facts.sizes
     boxes = []
-    agreement = None if facts.auto is None else facts.auto["agreement"]["last"]
+    agreement = None if facts.auto is None else facts.auto.agreement.last
     if facts.auto is not None and agreement is not None:
-        compared = f"of decisions are the float model's on {facts.auto['compared_on']} held-out samples"
+        compared = f"of decisions are the float model's on {facts.auto.compared_on} held-out samples"
         boxes.append((f"{agreement:.1%}", compared))
     # Decibels first: they mean the same for every model.
     scores = sorted(facts.scores, key=lambda score: bool(score["name"] != "sqnr"))
@@ -113,27 +114,27 @@ def _score_card(score: Plain) -> tuple[str, str]:
     return f"{value} {UNITS.get(score['name'], '')}".strip(), f"{score['name']}, {better}; {known}"
 
 
-def _auto(auto: Plain) -> str:
+def _auto(auto: OutcomeFacts) -> str:
     """Return the steps with their gains, and what further gain would need."""
     rows = (
         (
-            escape(step["label"]) + (f"<br><small>{escape(step['cause'])}</small>" if step["cause"] else ""),
-            "failed" if step["decibels"] is None else f"{step['decibels']:.2f}",
-            "" if step["gain"] is None else f"{step['gain']:+.2f}",
-            "" if step["agreement"] is None else f"{step['agreement']:.1%}",
-            "" if step["agreement_gain"] is None else f"{100 * step['agreement_gain']:+.1f}",
-            "<b>kept</b>" if step["accepted"] else escape(step["reason"]) or "not kept",
-            f"{step['seconds']:.1f}",
+            escape(step.label) + (f"<br><small>{escape(step.cause)}</small>" if step.cause else ""),
+            "failed" if step.decibels is None else f"{step.decibels:.2f}",
+            "" if step.gain is None else f"{step.gain:+.2f}",
+            "" if step.agreement is None else f"{step.agreement:.1%}",
+            "" if step.agreement_gain is None else f"{100 * step.agreement_gain:+.1f}",
+            "<b>kept</b>" if step.accepted else escape(step.reason) or "not kept",
+            f"{step.seconds:.1f}",
         )
-        for step in auto["steps"]
+        for step in auto.steps
     )
-    compared = "the other half, both ways" if auto["both_ways"] else f"{auto['compared_on']} others"
+    compared = "the other half, both ways" if auto.both_ways else f"{auto.compared_on} others"
     hint = (
-        f"<p>Calibrated on {auto['calibrated_on']} samples and compared with the float model on {compared}. "
+        f"<p>Calibrated on {auto.calibrated_on} samples and compared with the float model on {compared}. "
         "A change is kept if a paired test on these supports it.</p>"
     )
     headings = ("tried", "dB", "gain in dB", "agreement", "gain in points", "decision", "CPU s")
-    needs = auto["further_gain_needs"]
+    needs = auto.further_gain_needs
     nothing = needs[0].removeprefix("nothing: ") if len(needs) == 1 and needs[0].startswith("nothing: ") else None
     further = f"<p>Nothing more to gain: {escape(nothing)}.</p>" if nothing else "<p>Further gain would need:</p>"
     return hint + table(headings, rows) + further + ("" if nothing else bullets(needs))
