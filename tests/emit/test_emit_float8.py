@@ -89,12 +89,14 @@ def test_interpreter_computes_what_onnxruntime_computes() -> None:
     pytest.importorskip("torch")
     import torch
 
+    from quantry.execute.graph_builder import GraphDefinition
     from quantry.execute.trainable_graph import TrainableGraph, Trained
 
     result = quantry.quantize(MODEL.SerializeToString(), SAMPLES, "FP8_E4M3", store=None)
-    model = result.stages.written.value.model
-    graph = TrainableGraph(model, list(model.graph), result.plan, result.params, Trained())
-    found = graph.run({"x": torch.from_numpy(SAMPLES[0]["x"])}, ["y"], quantized=True)["y"].detach().numpy()
+    model = result.stages.written.value
+    definition = GraphDefinition(model=model, plan=result.plan, params=result.params)
+    graph = TrainableGraph(definition, list(model.model.graph), ["y"], Trained())
+    found = graph.run({"x": torch.from_numpy(SAMPLES[0]["x"])}, quantized=True)["y"].detach().numpy()
     np.testing.assert_allclose(found, run(result.to_bytes(), SAMPLES[0])["y"], rtol=1e-4, atol=1e-5)
 
 

@@ -66,12 +66,14 @@ def test_per_channel_weights_have_one_scale_per_row_of_a_gate() -> None:
 
 def test_interpreter_computes_what_onnxruntime_computes() -> None:
     torch = pytest.importorskip("torch")
+    from quantry.execute.graph_builder import GraphDefinition
     from quantry.execute.trainable_graph import TrainableGraph, Trained
 
     result = quantized(model("GRU", 2, ", linear_before_reset = 1"), "CPU_INT8")
-    graph = result.stages.written.value.model
-    trainable = TrainableGraph(graph, list(graph.graph), result.plan, result.params, Trained())
-    found = trainable.run({"x": torch.from_numpy(samples()[0]["x"])}, ["last"], quantized=True)["last"]
+    written = result.stages.written.value
+    definition = GraphDefinition(model=written, plan=result.plan, params=result.params)
+    trainable = TrainableGraph(definition, list(written.model.graph), ["last"], Trained())
+    found = trainable.run({"x": torch.from_numpy(samples()[0]["x"])}, quantized=True)["last"]
     np.testing.assert_allclose(found.detach().numpy(), run(result.to_bytes(), samples()[0])["last"], atol=2e-6)
 
 

@@ -5,8 +5,10 @@ import onnx_ir as ir
 import pytest
 import torch
 
+from quantry.execute.graph_builder import GraphDefinition
 from quantry.execute.quantized_view import QuantizedView
 from quantry.execute.trainable_graph import TrainableGraph, Trained
+from quantry.graph.float_model import FloatModel
 from quantry.graph.quant_plan import DerivedBiasPlan, OwnRange, QuantPlan, WeightPlan
 from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.recipe import DataType, TensorSpec
@@ -41,17 +43,22 @@ PLAN = QuantPlan(
 PARAMS = QuantParams({"x": params(0.5), "w": params(0.5), "b": params(0.25, DataType.INT32)})
 
 
+def graph_of(model: ir.Model, trained: Trained) -> TrainableGraph:
+    definition = GraphDefinition(model=FloatModel(model), plan=PLAN, params=PARAMS)
+    return TrainableGraph(definition, list(model.graph), ["y"], trained)
+
+
 def output(graph: TrainableGraph) -> torch.Tensor:
-    return graph.run({"x": torch.zeros(1, 2)}, ["y"], quantized=True)["y"][0]
+    return graph.run({"x": torch.zeros(1, 2)}, quantized=True)["y"][0]
 
 
 def test_derived_bias_is_rounded_as_in_the_deployed_model(model: ir.Model) -> None:
-    graph = TrainableGraph(model, list(model.graph), PLAN, PARAMS, Trained(weights=False, biases=False))
+    graph = graph_of(model, Trained(weights=False, biases=False))
     np.testing.assert_array_equal(output(graph).numpy(), QuantizedView(PLAN, PARAMS).round("b", BIAS))
 
 
 def test_derived_bias_follows_trained_scales(model: ir.Model) -> None:
-    graph = TrainableGraph(model, list(model.graph), PLAN, PARAMS, Trained(weights=False, biases=False, scales=True))
+    graph = graph_of(model, Trained(weights=False, biases=False, scales=True))
     with torch.no_grad():
         graph.log2_scales["x"].fill_(1.0)
     trained = QuantizedView(PLAN, QuantParams({**PARAMS.tensors, **graph.trained_params()}))
@@ -60,6 +67,6 @@ def test_derived_bias_follows_trained_scales(model: ir.Model) -> None:
 
 
 def test_gradient_passes_the_rounding_of_a_bias_and_stops_where_it_is_clipped(model: ir.Model) -> None:
-    graph = TrainableGraph(model, list(model.graph), PLAN, PARAMS, Trained(weights=False))
+    graph = graph_of(model, Trained(weights=False))
     output(graph).sum().backward()
     np.testing.assert_array_equal(graph.constants["b"].grad.numpy(), [1.0, 1.0, 0.0])

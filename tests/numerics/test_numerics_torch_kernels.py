@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch_implementations import Function, both, drawn, reference
 
+from quantry.execute.fake_quantizer import FakeQuantizer
 from quantry.numerics import kernels, torch_kernels
 from quantry.numerics.tensor_params import TensorParams
 from quantry.numerics.torch_kernels import can_read, torch_openmp
 from quantry.numerics.torch_quantizer import Gradient, fake_quantize
 from quantry.recipe import DataType, PowerOfTwoScale, TensorSpec
-from quantry.torchfront.fake_quantizer import FakeQuantizer
 
 GRIDS = [(0, (-128, 127)), (0, (-127, 127)), (128, (0, 255)), (3, (-8, 7)), (0, (-32768, 32767))]
 SHAPES = [(), (0,), (1,), (17,), (3, 5, 7, 11), (2, 64, 8, 12), (5, 40_001)]

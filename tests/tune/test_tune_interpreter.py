@@ -10,6 +10,7 @@ from tune_models import chain, inputs, network, task_of
 
 import quantry.demo
 from quantry.emit import emit
+from quantry.execute.graph_builder import GraphDefinition
 from quantry.execute.trainable_graph import TrainableGraph, Trained, interpretable_part
 from quantry.graph.float_model import FloatModel
 from quantry.graph.load import model_source
@@ -28,10 +29,11 @@ def quantized_outputs(task: TuneTask, feed: dict[str, np.ndarray]) -> list[np.nd
 
 
 def interpreted(task: TuneTask, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
-    graph = TrainableGraph(task.model.model, list(task.model.model.graph), task.plan, task.params, Trained())
+    definition = GraphDefinition(model=task.model, plan=task.plan, params=task.params)
     names = [value.name or "" for value in task.model.model.graph.outputs]
+    graph = TrainableGraph(definition, list(task.model.model.graph), names, Trained())
     with torch.no_grad():
-        results = graph.run({name: torch.from_numpy(array) for name, array in feed.items()}, names, quantized=True)
+        results = graph.run({name: torch.from_numpy(array) for name, array in feed.items()}, quantized=True)
     return [results[name].numpy() for name in names]
 
 

@@ -17,6 +17,7 @@ import torch
 from quantry.data.calibration_data import CalibrationData
 from quantry.execute.activation_stream import ActivationStore
 from quantry.execute.interpreter import TorchCall, interpretable, torch_call
+from quantry.execute.joined_samples import Tensors, joined, joins
 from quantry.execute.simulation import CONTRIB
 from quantry.graph.segments import values_used
 from quantry.numerics.torch_quantizer import round_and_clip
@@ -121,8 +122,6 @@ _PART_AT_ONCE, _LARGER = 0.25, 32
 
 _CPU_BYTES = 2**30
 
-Tensors = dict[str, Any]
-
 
 class TensorSamples:
     """The samples of calibration data on a device.
@@ -149,10 +148,11 @@ class TensorSamples:
             chosen, moved = moved[: min(count, together)], moved[min(count, together) :]
             first = self.chunks[-1].stop if self.chunks else 0
             self.chunks.append(range(first, first + len(chosen)))
-            self.tensors.append(chosen[0] if len(chosen) == 1 else _joined(chosen))
+            self.tensors.append(joined(chosen))
 
     def _together(self, samples: Sequence[Tensors], model: ir.Model) -> int:
-        if len(samples) < 2 or not _joins(model, samples[:2], self.device):
+        nodes, names, runner = list(model.graph), _fed_names(model), NodeRunner(model, self.device)
+        if not joins(samples[:2], lambda inputs: runner.run(nodes, inputs, names)):
             return 1
         largest: int = max(tensor.numel() * tensor.element_size() for tensor in samples[0].values())
         return max(1, room_of(self.device, _PART_AT_ONCE) // max(1, _LARGER * largest))
@@ -169,25 +169,6 @@ def _shapes(sample: Tensors) -> dict[str, Any]:
     return {name: tensor.shape for name, tensor in sample.items()}
 
 
-def _joined(samples: Sequence[Tensors]) -> Tensors:
-    return {name: torch.cat([sample[name] for sample in samples]) for name in samples[0]}
-
-
-def _joins(model: ir.Model, samples: Sequence[Tensors], device: str) -> bool:
-    """Return whether every tensor of two joined samples equals those of the single samples."""
-    shapes = _shapes(samples[0])
-    if shapes != _shapes(samples[1]) or any(not shape for shape in shapes.values()):
-        return False
-    nodes, names = list(model.graph), _fed_names(model)
-    part = NodeRunner(model, device)
-    try:
-        alone = [part.run(nodes, sample, names) for sample in samples]
-        both = part.run(nodes, _joined(samples), names)
-    except RuntimeError:
-        return False
-    return all(_alike(both[name], [one[name] for one in alone]) for name in names)
-
-
 def _fed_names(model: ir.Model) -> list[str]:
     """Return the tensors that depend on the inputs of a model."""
     fed = set(model.graph.inputs)
@@ -197,16 +178,6 @@ def _fed_names(model: ir.Model) -> list[str]:
             fed.update(node.outputs)
             names += [value.name for value in node.outputs[:1] if value.name]
     return names
-
-
-def _alike(both: Any, alone: Sequence[Any]) -> bool:
-    if not alone[0].dim() or alone[0].shape != alone[1].shape:
-        return False
-    expected = torch.cat(list(alone))
-    if both.shape != expected.shape:
-        return False
-    # Other batch sizes add in another order; a model that mixes its samples differs by far more than that.
-    return float((both.float() - expected.float()).norm()) <= 1e-2 * float(expected.float().norm()) + 1e-6
 
 
 _GPU_PART = 0.25

@@ -9,11 +9,11 @@ from importlib import import_module
 from typing import Any
 
 _WHERE = {
-    "BatchNormLayer": "batch_norm_layer",
+    "BatchNormLayer": ".execute.batch_norm_layer",
     "DistillationLoss": "distillation",
     "ExportOptions": "onnx_export",
     "Exported": "onnx_export",
-    "FakeQuantizer": "fake_quantizer",
+    "FakeQuantizer": ".execute.fake_quantizer",
     "FloatScopes": "graph_quantization",
     "ModuleDefinition": "module_definition",
     "MovingAverage": "training",
@@ -55,4 +55,4 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    return getattr(import_module(f".{_WHERE[name]}", __name__), name)

@@ -30,6 +30,7 @@ from quantry.equalize.folding import Fold, Restore, ScaleLayer, find_fold
 from quantry.equalize.linear_layer import ChannelLayout, LinearLayer, array_of
 from quantry.equalize.passage import Channels, passage
 from quantry.equalize.smooth import Site, find_sites, within_span
+from quantry.execute.fake_quantizer import FakeQuantizer
 from quantry.graph.edit import FreshNames
 from quantry.graph.float_model import FloatModel
 from quantry.graph.weights import rebuilt, tensor_from_array
@@ -45,7 +46,6 @@ from quantry.torchfront.error_costs import (
     collect_costs,
     fake_quantizers,
 )
-from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.freezing import current_params
 from quantry.torchfront.module_definition import ModuleDefinition
 from quantry.torchfront.quantized_module import QuantizedModule, build_in_place_of

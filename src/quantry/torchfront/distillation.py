@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from quantry.errors import ModelError, SelectionError, known_keywords, nearest_spelling
-from quantry.torchfront.fake_quantizer import FakeQuantizer
+from quantry.execute.fake_quantizer import FakeQuantizer
 from quantry.torchfront.quantized_module import QuantizedModule, build, require_quantized
 from quantry.torchfront.switches import enable_quantizers
 from quantry.torchfront.undo_conversions import with_original_nodes

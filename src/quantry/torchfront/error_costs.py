@@ -26,10 +26,10 @@ import torch
 from torch import Tensor
 
 from quantry.errors import DataError, ModelError, RecipeError
+from quantry.execute.fake_quantizer import FakeQuantizer
 from quantry.numerics import kernels
 from quantry.numerics.torch_kernels import can_read, run_in_torch_threads
 from quantry.numerics.torch_quantizer import Gradient, round_and_clip
-from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.quantized_module import QuantizedModule, require_quantized
 from quantry.torchfront.switches import enable_quantizers
 

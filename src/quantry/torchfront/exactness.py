@@ -14,12 +14,12 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from quantry.execute.graph_calls import TABULATED
 from quantry.execute.interpreter.resize import resize
 from quantry.execute.quantized_view import QuantizedView
 from quantry.facts.operators import LINEAR, Family, facts, output_channel_axis
 from quantry.numerics.tensor_params import TensorParams
 from quantry.runtime.sessions import run_session, simulation_session
-from quantry.torchfront.graph_builder import TABULATED
 
 _MOVING = (
     *(Family.MOVEMENT, Family.LOOKUP, Family.JOIN, Family.PADDING, Family.SELECTION, Family.COMPARISON),

@@ -7,11 +7,11 @@ import numpy.typing as npt
 import torch
 
 from quantry.errors import known_keywords
+from quantry.execute.batch_norm_layer import BatchNormLayer, fold
+from quantry.execute.fake_quantizer import FakeQuantizer
 from quantry.execute.quantized_view import QuantizedView
 from quantry.numerics.tensor_params import QuantParams
 from quantry.scale.npu import refine_for_npu
-from quantry.torchfront.batch_norm_layer import BatchNormLayer, fold
-from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.module_definition import ModuleDefinition
 from quantry.torchfront.quantized_module import QuantizedModule, build, require_quantized
 from quantry.torchfront.switches import require_enabled

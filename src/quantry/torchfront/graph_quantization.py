@@ -16,13 +16,15 @@ from torch import fx
 from quantry.data.calibration_data import CalibrationData
 from quantry.data.open_data import calibration_data
 from quantry.errors import ModelError, RecipeError, SelectionError, known_keywords
+from quantry.execute.quantized_view import QuantizedView
 from quantry.graph.float_model import FloatModel
 from quantry.graph.load import model_source, read_model
 from quantry.memo import Handle, Memo, Store, Trace
+from quantry.numerics.torch_quantizer import FLOAT_TYPES
 from quantry.pipeline import Stages, calibration_samples, run_prepare, run_quantize
 from quantry.plan import planned_bodies
 from quantry.plan.selection import meant, name_pattern
-from quantry.recipe import Dynamic, Recipe, TuneStep, resolve_recipe
+from quantry.recipe import Dynamic, PerChannel, PerTensor, Recipe, TuneStep, resolve_recipe
 from quantry.recipe.checked import KnownArguments
 from quantry.torchfront.freezing import current_params
 from quantry.torchfront.lowering import Lowered, Scope, lower
@@ -122,6 +124,7 @@ def quantize_graph(
         pending = (_NO_DATA, *pending)
     clipped, notes = clipped_nodes(lowered.model, stages.equalized.value, recipe, memo, calibration)
     definition = _definition(lowered, stages, recipe, (*pending, *notes))
+    _require_exportable_types(definition)
     module = build(replace(definition, original_nodes={**definition.original_nodes, **clipped}))
     if isinstance(model, fx.GraphModule):
         module.to(next((tensor.device for tensor in model.parameters()), torch.device("cpu")))
@@ -136,6 +139,18 @@ def _require_scales(recipe: Recipe) -> None:
             "the torch path needs scales that are known before the model runs, got the format Dynamic in recipe "
             f"{recipe.name!r}; use quantry.quantize on a float ONNX model"
         )
+
+
+def _require_exportable_types(definition: ModuleDefinition) -> None:
+    for quantizer in QuantizedView(definition.plan, definition.params):
+        spec = quantizer.spec
+        plain = spec.dtype.is_integer and isinstance(spec.granularity, PerTensor | PerChannel)
+        if not plain and spec.dtype not in FLOAT_TYPES:
+            raise RecipeError(
+                f"the torch path quantizes to integers per tensor or per channel and to 16-bit floats, got "
+                f"{spec.dtype.value} with {spec.granularity} for {quantizer.name!r}; use quantry.quantize on the "
+                "exported model"
+            )
 
 
 def _without_bodies(recipe: Recipe, graph: ir.Graph, notes: tuple[str, ...]) -> tuple[Recipe, tuple[str, ...]]:

@@ -13,6 +13,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 from torch.utils._pytree import treespec_dumps, treespec_loads
 
+from quantry.execute.batch_norm_layer import BatchNormOf
+from quantry.execute.graph_builder import GraphDefinition
 from quantry.facts.operators import BIASED, output_channel_axis
 from quantry.graph.float_model import FloatModel
 from quantry.graph.load import read_model
@@ -24,63 +26,25 @@ from quantry.recipe import Recipe, from_plain, to_plain
 from quantry.torchfront.undo_conversions import OriginalNode
 
 
-@dataclass(frozen=True)
-class BatchNormOf:
-    """A batch normalization that was folded into a layer and can still be trained on its own.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ModuleDefinition(GraphDefinition):
+    """What a quantized module is built from: its graph, and what the functions of this room need to know of it.
 
     Attributes:
-        layer_bias: Name of the layer's own bias, or None if it got one only by folding.
-        norm: Names of gamma, beta, running mean and running variance.
-        epsilon: Added to the variance.
-        momentum: Weight of a new batch in the running statistics, as in torch; ONNX has 1 minus that.
-    """
-
-    layer_bias: str | None
-    norm: tuple[str, str, str, str]
-    epsilon: float
-    momentum: float
-
-
-@dataclass(frozen=True, eq=False)
-class ModuleDefinition:
-    """What a quantized module is built from.
-
-    Attributes:
-        model: The float model with the weights to start from; the plan refers to its tensors.
-        plan: Which tensors are quantized.
-        params: Their scales and zero points to start from.
         recipe: The user's recipe.
-        batch_norms: Normalizations that can be trained on their own, by the name of the layer's weight.
-        arrays: Values of the initializers that `batch_norms` needs and the folded model no longer has.
         original_weights: Values of initializers before tuning steps and NPU conversions changed them.
         original_nodes: Nodes before NPU conversions changed their function, by name.
-        frozen: Initializers that are not trained.
-        trained: Initializers that are trained wherever they are used: the parameters of the user's model.
-        signature: How torch flattens arguments and results; None for plain tensors.
-        constants: Results that are not tensors, by position.
-        arguments: Arguments that are not tensors, by position.
-        final: Whether the module will only be evaluated and must agree with onnxruntime bit for bit.
         notes: Messages for the user.
     """
 
-    model: FloatModel
-    plan: QuantPlan
-    params: QuantParams
     recipe: Recipe
-    batch_norms: Mapping[str, BatchNormOf] = field(default_factory=dict)
-    arrays: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
     original_weights: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
     original_nodes: Mapping[str, OriginalNode] = field(default_factory=dict)
-    frozen: frozenset[str] = frozenset()
-    trained: frozenset[str] = frozenset()
-    signature: Any = None
-    constants: Mapping[int, Any] = field(default_factory=dict)
-    arguments: Mapping[int, Any] = field(default_factory=dict)
-    final: bool = False
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("batch_norms", "arrays", "original_weights", "original_nodes", "constants", "arguments"):
+        super().__post_init__()
+        for name in ("original_weights", "original_nodes"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def __reduce__(self) -> tuple[Any, ...]:

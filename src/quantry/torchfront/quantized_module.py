@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from quantry.errors import ModelError
-from quantry.torchfront.control_flow import ControlFlow
-from quantry.torchfront.graph_builder import GraphBuilder, Layout
+from quantry.execute.control_flow import ControlFlow
+from quantry.execute.graph_builder import GraphBuilder, Layout
 from quantry.torchfront.held_out import Gain
 from quantry.torchfront.module_definition import ModuleDefinition
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from quantry.execute.fake_quantizer import FakeQuantizer
 from quantry.numerics.power_of_two import nearest_exponent
 from quantry.scale.npu import LIMITS, refine_for_npu
 from quantry.torchfront.error_costs import (
@@ -25,7 +26,6 @@ from quantry.torchfront.error_costs import (
     collect_costs,
     fake_quantizers,
 )
-from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.freezing import current_params
 from quantry.torchfront.quantized_module import QuantizedModule
 

@@ -7,9 +7,9 @@ call without effect would go unnoticed.
 from torch import nn
 
 from quantry.errors import ModelError, RecipeError, known_keywords, nearest_spelling
+from quantry.execute.batch_norm_layer import BatchNormLayer
+from quantry.execute.fake_quantizer import FakeQuantizer, FloatCast
 from quantry.numerics.torch_quantizer import Gradient
-from quantry.torchfront.batch_norm_layer import BatchNormLayer
-from quantry.torchfront.fake_quantizer import FakeQuantizer, FloatCast
 from quantry.torchfront.quantized_module import QuantizedModule
 
 

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from quantry.errors import DataError, ModelError, RecipeError, known_keywords
+from quantry.execute.fake_quantizer import FakeQuantizer
 from quantry.numerics.torch_quantizer import Gradient
 from quantry.recipe.checked import Checked
 from quantry.torchfront.distillation import DistillationLoss, float_teacher
-from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.graph_capture import call_error
 from quantry.torchfront.held_out import CHECKS, Batches, HeldOut, one_number, output_errors, single_samples
 from quantry.torchfront.quantized_module import QuantizedModule, require_quantized

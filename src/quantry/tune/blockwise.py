@@ -19,8 +19,10 @@ import torch
 
 from quantry.errors import ModelError
 from quantry.execute.activation_stream import ActivationStore
+from quantry.execute.graph_builder import GraphDefinition
 from quantry.execute.trainable_graph import SampleBatches, TrainableGraph, Trained, interpretable_part, torch_device
 from quantry.facts.operators import LINEAR
+from quantry.graph.float_model import FloatModel
 from quantry.graph.segments import values_used
 from quantry.memo import checkpoint
 from quantry.numerics.tensor_params import QuantParams
@@ -122,6 +124,8 @@ _LOG = logging.getLogger("quantry.tune")
 # How often the state of a block is evaluated on all samples; the best one is kept.
 _EVALUATIONS = 5
 
+_FIXED = Trained(weights=False, biases=False)
+
 
 class BlockTrainer:
     """Trains the blocks of a model one after the other.
@@ -181,7 +185,7 @@ class BlockTrainer:
 
     def _load(self) -> None:
         data = self._task.data if self._step.samples is None else self._task.data.take(self._step.samples)
-        graph = self._graph(self._part.nodes, Trained(weights=False, biases=False))
+        graph = self._graph(self._task.model, self._part.nodes, self._part.targets, _FIXED)
         batches = SampleBatches(data, graph, self._task.model.model, self._device)
         self._samples = len(batches)
         # A block needs far less memory than the whole graph, so a batch always fits.
@@ -191,29 +195,18 @@ class BlockTrainer:
                 for store in (self._float, self._quantized):
                     store.put(name, number, tensor.numpy())
 
-    def _graph(self, nodes: Sequence[ir.Node], trained: Trained) -> TrainableGraph:
-        return TrainableGraph(
-            self._task.model.model,
-            nodes,
-            self._task.plan,
-            self._params,
-            trained,
-            self._device,
-        )
+    def _graph(
+        self, model: FloatModel, nodes: Sequence[ir.Node], outputs: Sequence[str], trained: Trained
+    ) -> TrainableGraph:
+        definition = GraphDefinition(model=model, plan=self._task.plan, params=self._params)
+        return TrainableGraph(definition, nodes, outputs, trained, self._device)
 
     def _advance_float(self, block: Block, nodes: Sequence[ir.Node]) -> None:
-        graph = TrainableGraph(
-            self._task.reference.model,
-            nodes,
-            self._task.plan,
-            self._task.params,
-            Trained(weights=False, biases=False),
-            self._device,
-        )
+        graph = self._graph(self._task.reference, nodes, block.outputs, _FIXED)
         self._compute(graph, block, self._float, quantized=False)
 
     def _advance_quantized(self, block: Block, weights: dict[str, np.ndarray]) -> None:
-        graph = self._graph(block.nodes, Trained(weights=True, biases=True))
+        graph = self._graph(self._task.model, block.nodes, block.outputs, Trained())
         with torch.no_grad():
             for name, tensor in graph.constants.items():
                 if name in weights:
@@ -223,13 +216,13 @@ class BlockTrainer:
     def _compute(self, graph: TrainableGraph, block: Block, store: ActivationStore, *, quantized: bool) -> None:
         with torch.no_grad():
             for number in range(self._samples):
-                outputs = graph.run(self._get(store, block.inputs, [number]), block.outputs, quantized=quantized)
+                outputs = graph.run(self._get(store, block.inputs, [number]), quantized=quantized)
                 for name, tensor in outputs.items():
                     store.put(name, number, tensor.cpu().numpy())
 
     def _train(self, block: Block, number: int) -> Tuned:
         trained = Trained(weights=True, biases=self._step.train_bias, scales=self._scales, frozen=frozenset(self._seen))
-        graph = self._graph(block.nodes, trained)
+        graph = self._graph(self._task.model, block.nodes, block.outputs, trained)
         floats = [name for name in block.outputs if self._float.get(name, 0).dtype == np.float32]
         everything = list(range(self._samples))
         training_data = TrainingData(

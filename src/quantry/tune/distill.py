@@ -6,6 +6,7 @@ This module imports torch, so it is imported inside functions only.
 import torch
 
 from quantry.errors import ModelError
+from quantry.execute.graph_builder import GraphDefinition
 from quantry.execute.trainable_graph import SampleBatches, TrainableGraph, Trained, interpretable_part, torch_device
 from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import Distill
@@ -28,11 +29,13 @@ def run(task: TuneTask, step: Distill) -> Tuned:
     part = interpretable_part(task.model.model)
     if not part.targets:
         raise ModelError(f"distill needs a model with interpretable operators, got none; {part.notes}; in tune")
+    targets = _shared_targets(task, part.targets)
     trained = Trained(step.train_weights, step.train_bias, step.train_scales)
-    graph = TrainableGraph(task.model.model, part.nodes, task.plan, task.params, trained, device)
+    definition = GraphDefinition(model=task.model, plan=task.plan, params=task.params)
+    graph = TrainableGraph(definition, part.nodes, targets, trained, device)
     data = task.data if step.samples is None else task.data.take(step.samples)
     batches = SampleBatches(data, graph, task.model.model, device)
-    training = _training_data(task, step, _shared_targets(task, part.targets), batches, device)
+    training = _training_data(task, step, targets, batches, device)
     fitted = fit(graph, training, Loss(step.loss, training), step, step.evaluations, "distill")
     params = QuantParams({**task.params.tensors, **graph.trained_params()})
     count = len(training.held_out)
@@ -52,11 +55,10 @@ def _training_data(
     task: TuneTask, step: Distill, targets: tuple[str, ...], batches: SampleBatches, device: str
 ) -> TrainingData:
     nodes = interpretable_part(task.reference.model).nodes
-    reference = TrainableGraph(
-        task.reference.model, nodes, task.plan, task.params, Trained(weights=False, biases=False), device
-    )
+    definition = GraphDefinition(model=task.reference, plan=task.plan, params=task.params)
+    reference = TrainableGraph(definition, nodes, targets, Trained(weights=False, biases=False), device)
     with torch.no_grad():
-        known = [reference.run(batches.get([at]), targets, quantized=False) for at in range(len(batches))]
+        known = [reference.run(batches.get([at]), quantized=False) for at in range(len(batches))]
     held_out = list(range(int(len(batches) * step.held_out)))
     samples = list(range(len(held_out), len(batches)))
     return TrainingData(

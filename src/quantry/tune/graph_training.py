@@ -113,8 +113,8 @@ def fit(
     """
     if not graph.constants and not graph.log2_scales:
         return Fitted(0.0, 0.0)
-    shown = graph.run(data.inputs(data.held_out[:1]), loss.names, quantized=False)
-    with threads_for(step.batch_size * sum(tensor.numel() for tensor in shown.values())):
+    shown = graph.run(data.inputs(data.held_out[:1]), quantized=False)
+    with threads_for(step.batch_size * sum(shown[name].numel() for name in loss.names)):
         training = _Training(graph, data, loss, step, evaluations, title)
         return training.run()
 
@@ -158,7 +158,7 @@ class _Training:
             self._optimizer.zero_grad()
             batch = next(self._draws)
             for part in _parts(batch, data.together):
-                outputs = self._graph.run(data.inputs(part), self._loss.names, quantized=True)
+                outputs = self._graph.run(data.inputs(part), quantized=True)
                 (self._loss(outputs, data.targets(part)) * (len(part) / len(batch))).backward()
             self._optimizer.step()
             self._iteration += 1
@@ -235,7 +235,7 @@ def evaluate(graph: TrainableGraph, data: TrainingData, loss: Loss) -> float:
     total = 0.0
     with torch.no_grad():
         for part in _parts(data.held_out, data.together):
-            outputs = graph.run(data.inputs(part), loss.names, quantized=True)
+            outputs = graph.run(data.inputs(part), quantized=True)
             total += float(loss(outputs, data.targets(part))) * len(part)
     return total / len(data.held_out)
 

@@ -62,7 +62,7 @@ def _environment(arguments: Mapping[str, Any]) -> Mapping[str, str]:
     return environment(libraries=("onnxruntime", "torch", "numpy"), kernels=True, devices=["cpu", *devices])
 
 
-@stage(name="tune", version=11, environment=_environment)
+@stage(name="tune", version=12, environment=_environment)
 def tune(
     reference: FloatModel,
     model: FloatModel,

@@ -1,7 +1,9 @@
-"""The modules that quantize tensors while a model trains.
+"""The modules that quantize tensors in a torch graph, which users train and evaluate and tuning steps train.
 
 One `FakeQuantizer` serves all tensors that share a scale. Its state is the scale and the zero point. It never changes
 these on its own: observers and learned scales must be switched on.
+
+This module imports torch, so it is imported inside functions only.
 """
 
 from typing import Any
@@ -18,6 +20,7 @@ from quantry.numerics.torch_quantizer import (
     derived_bias_scale,
     fake_quantize,
     fake_quantize_bias,
+    fake_quantize_float8,
     round_to_float,
 )
 from quantry.recipe import DataType, PowerOfTwoScale, TensorSpec
@@ -30,8 +33,8 @@ class FakeQuantizer(nn.Module):  # type: ignore[misc]
     """Quantizes and dequantizes a tensor as the exported model will.
 
     Attributes:
-        scale: float32, one number or one per index along `axis`. A parameter if LSQ learns it. TQT replaces it with
-            ``log2_scale``.
+        scale: float32, one number, one per index along `axis`, or one per group. A parameter if LSQ learns it. TQT
+            replaces it with ``log2_scale``.
         zero_point: int32 of the same shape.
         gradient: What gets a gradient in addition to the values.
         enabled: Whether values are quantized at all.
@@ -43,13 +46,12 @@ class FakeQuantizer(nn.Module):  # type: ignore[misc]
 
     def __init__(self, params: TensorParams, spec: TensorSpec, *, constant: bool) -> None:
         super().__init__()
-        self.dtype, self.axis = params.dtype, params.axis
+        self.dtype, self.axis, self.group = params.dtype, params.axis, params.group
         self.limits = (params.lowest, params.highest)
         self.spec = spec
         self.constant = constant
         self.gradient = Gradient.STRAIGHT_THROUGH
         self.enabled, self.observing, self.observe_once = True, False, False
-        self._grid = Grid.of(spec, reduced=params.limits is not None)
         self.register_buffer("scale", torch.tensor(params.scale))
         self.register_buffer("zero_point", torch.tensor(params.zero_point, dtype=torch.int32))
         self.register_buffer("observed", None)
@@ -62,10 +64,15 @@ class FakeQuantizer(nn.Module):  # type: ignore[misc]
                 self.observing = self.observe_once = False
         if not self.enabled:
             return values
-        if self.gradient is Gradient.TQT:
-            gradient = Gradient.TQT if self.is_power_of_two else Gradient.LOG2
-            return fake_quantize(values, self.log2_scale, self.zero_point, self.limits, self.axis, gradient)
-        return fake_quantize(values, self.scale, self.zero_point, self.limits, self.axis, self.gradient)
+        is_log2 = self.gradient is Gradient.TQT
+        scale, zero_point, axis = self.log2_scale if is_log2 else self.scale, self.zero_point, self.axis
+        if self.dtype.is_float8:
+            return fake_quantize_float8(values, scale, self.dtype, axis, log2=is_log2)
+        if self.group is not None:
+            index = torch.arange(values.shape[axis], device=values.device) // self.group
+            scale, zero_point, axis = scale.index_select(axis, index), zero_point.index_select(axis, index), None
+        gradient = Gradient.LOG2 if is_log2 and not self.is_power_of_two else self.gradient
+        return fake_quantize(values, scale, zero_point, self.limits, axis, gradient)
 
     @property
     def is_power_of_two(self) -> bool:
@@ -95,8 +102,18 @@ class FakeQuantizer(nn.Module):  # type: ignore[misc]
                 f"a learned scale must stay positive, got {float(scale.min())} in {self}; give scales a lower learning "
                 "rate, or learn their logarithm with learn_scales(model, 'tqt')"
             )
-        limits = None if self.limits == (self.dtype.lowest, self.dtype.highest) else self.limits
-        return TensorParams(self.dtype, scale, self.zero_point.cpu().numpy(), self.axis, limits)
+        return TensorParams(
+            self.dtype,
+            scale,
+            self.zero_point.cpu().numpy(),
+            self.axis,
+            self.limits if self._is_reduced else None,
+            self.group,
+        )
+
+    @property
+    def _is_reduced(self) -> bool:
+        return self.limits != (self.dtype.lowest, self.dtype.highest)
 
     def learn(self, gradient: Gradient) -> list[nn.Parameter]:
         """Make the scale trainable, or fix it again.
@@ -121,7 +138,7 @@ class FakeQuantizer(nn.Module):  # type: ignore[misc]
                 delattr(self, name)
         self.gradient = gradient
         if gradient is Gradient.TQT:
-            self.log2_scale = nn.Parameter(torch.log2(scale))
+            self.log2_scale = nn.Parameter(torch.log2(scale.double()).float())
             return [self.log2_scale]
         if gradient is Gradient.LSQ:
             self.scale = nn.Parameter(scale)
@@ -136,7 +153,8 @@ class FakeQuantizer(nn.Module):  # type: ignore[misc]
         if self.observed is not None and not self.constant:
             now = self.observed + _AVERAGE * (now - self.observed)
         self.observed = now
-        scale, zero_point = scale_and_zero_point(now[0].double(), now[1].double(), self._grid, torch)
+        grid = Grid.of(self.spec, reduced=self._is_reduced)
+        scale, zero_point = scale_and_zero_point(now[0].double(), now[1].double(), grid, torch)
         with torch.no_grad():
             self.zero_point.copy_(zero_point.int())
             if self.gradient is Gradient.TQT:

@@ -6,140 +6,79 @@
     weight w of a layer:         w -> quantizers.w -> the layers that the plan names
     layer with a batch norm:     one `BatchNormLayer` with the quantizers of the folded weight and bias
     final module, 8-bit input:   Sigmoid and similar functions are a `LevelTable`
+
+The modules that users train and the parts of a graph that `tune` trains are built here.
+
+This module imports torch, so it is imported inside functions only.
 """
 
 import operator
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
-from quantry.errors import DataError, ModelError, RecipeError
+from quantry.errors import ModelError
+from quantry.execute.batch_norm_layer import BatchNormLayer, BatchNormOf
+from quantry.execute.control_flow import CONTROL_FLOW, outer_tensors
+from quantry.execute.fake_quantizer import DerivedBias, FakeQuantizer, FloatCast
+from quantry.execute.graph_calls import LevelTable, NodeCall, checked_constant, checked_input, is_tabulated
 from quantry.execute.interpreter import SEVERAL_RESULTS, TorchCall, interpretable, torch_call
 from quantry.execute.quantized_view import QuantizedView, Quantizer, Role
-from quantry.facts.operators import BIASED, facts, operators_where
+from quantry.facts.operators import BIASED, facts
 from quantry.graph.bodies import BODY_ATTRIBUTES, body_of
-from quantry.numerics.tensor_params import TensorParams
+from quantry.graph.float_model import FloatModel
+from quantry.graph.quant_plan import QuantPlan
+from quantry.graph.segments import values_used
+from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.numerics.torch_quantizer import FLOAT_TYPES
-from quantry.recipe import PerChannel, PerTensor
-from quantry.runtime.sessions import run_session, simulation_session
-from quantry.torchfront.batch_norm_layer import BatchNormLayer
-from quantry.torchfront.control_flow import CONTROL_FLOW, outer_tensors
-from quantry.torchfront.fake_quantizer import DerivedBias, FakeQuantizer, FloatCast
-from quantry.torchfront.module_definition import BatchNormOf, ModuleDefinition
-
-TABULATED = operators_where(lambda row: row.torch and row.operands == 1 and row.homogeneous is False)
-"""Functions of one tensor for which torch and onnxruntime may return different last bits."""
-
-
-class LevelTable(nn.Module):  # type: ignore[misc]
-    """A function of an 8-bit tensor as a lookup table with at most 256 entries, computed by onnxruntime.
-
-    torch and onnxruntime compute Sigmoid with different polynomials. A value near the middle between two levels of the
-    output would be rounded to either of them.
-
-    Attributes:
-        values: float32 [levels], the function of each level of the input, lowest level first.
-    """
-
-    def __init__(self, node: ir.Node, params: TensorParams, opset: int) -> None:
-        super().__init__()
-        levels = np.arange(params.lowest, params.highest + 1)
-        inputs = (levels - int(params.zero_point)).astype(np.float32) * params.scale
-        self.register_buffer("values", torch.from_numpy(_computed(node, inputs, opset)))
-        self.register_buffer("scale", torch.tensor(params.scale))
-        self._shift = int(params.zero_point) - params.lowest
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the function of quantized values."""
-        return self.values[torch.round(x / self.scale).long() + self._shift]
-
-
-class NodeCall(nn.Module):  # type: ignore[misc]
-    """A node whose sizes or indices are computed while the model runs, or may be on another device than its data."""
-
-    def __init__(self, call: TorchCall) -> None:
-        super().__init__()
-        self._call = call
-
-    def forward(self, *inputs: Tensor | None) -> Any:
-        """Return the result of the node for all its inputs."""
-        device = next(
-            (str(value.device) for value in inputs if value is not None and value.device.type != "cpu"), "cpu"
-        )
-        return self._call(self._call.on_device(inputs, device))
-
-
-def is_tabulated(node: ir.Node, params: TensorParams | None) -> bool:
-    """Return whether a node can be replaced by a lookup table."""
-    return node.op_type in TABULATED and params is not None and params.axis is None and params.dtype.bits <= 8
-
-
-def _computed(node: ir.Node, inputs: np.ndarray, opset: int) -> np.ndarray:
-    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(inputs.shape))
-    copy = ir.node(node.op_type, [x], attributes=dict(node.attributes))
-    result = copy.outputs[0]
-    result.name, result.type, result.shape = "y", x.type, x.shape
-    graph = ir.Graph([x], [result], nodes=[copy], opset_imports={"": opset}, name="table")
-    session = simulation_session(ir.Model(graph, ir_version=8), threads=1)
-    return run_session(session, {"x": inputs})["y"]
-
-
-def checked_input(value: Tensor, name: str, sizes: Sequence[int | None] | None) -> Tensor:
-    """Return an input unchanged if it has the sizes that the graph was captured with.
-
-    The graph contains numbers that the capture computed from the sizes of its example, such as the windows of pools.
-    With other sizes it would silently compute something else than the user's model.
-
-    Args:
-        value: The input.
-        name: Its name.
-        sizes: The required sizes, None for dynamic ones; None if nothing is known.
-
-    Raises:
-        DataError: It is not a tensor, or has another rank or size.
-    """
-    if not isinstance(value, Tensor):
-        raise DataError(f"input {name!r} must be a tensor, got {type(value).__name__}; in QuantizedModule")
-    if sizes is None or (
-        len(value.shape) == len(sizes)
-        and all(wanted is None or wanted == given for wanted, given in zip(sizes, value.shape, strict=True))
-    ):
-        return value
-    shown = ", ".join("any" if size is None else str(size) for size in sizes)
-    raise DataError(
-        f"input {name!r} must have the sizes it was captured with, [{shown}], got {list(value.shape)}; capture the "
-        "model with dynamic_shapes for sizes that vary; in QuantizedModule"
-    )
-
-
-def checked_constant(value: object, captured: object, place: int) -> None:
-    """Raise if an argument that is not a tensor differs from the captured one, which is a constant of the graph.
-
-    Args:
-        value: The argument.
-        captured: Its value at the capture.
-        place: Its position among the arguments.
-
-    Raises:
-        DataError: The values differ.
-    """
-    if type(value) is not type(captured) or value != captured:
-        raise DataError(
-            f"argument {place} must be what it was at the capture, {captured!r}, got {value!r}; capture the model "
-            "again with the new value; in QuantizedModule"
-        )
-
 
 _QUANTIZERS = "quantizers"
 
 _COUNTING = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
 """Types of sizes, indices and masks."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GraphDefinition:
+    """What a quantized graph is built from.
+
+    Attributes:
+        model: The float model with the weights to start from; the plan refers to its tensors.
+        plan: Which tensors are quantized.
+        params: Their scales and zero points to start from.
+        batch_norms: Normalizations that can be trained on their own, by the name of the layer's weight.
+        arrays: Values of the initializers that `batch_norms` needs and the folded model no longer has.
+        frozen: Initializers that are not trained.
+        trained: Initializers that are trained wherever they are used: the parameters of the user's model.
+        signature: How torch flattens arguments and results; None for plain tensors.
+        constants: Results that are not tensors, by position.
+        arguments: Arguments that are not tensors, by position.
+        final: Whether the module will only be evaluated and must agree with onnxruntime bit for bit.
+    """
+
+    model: FloatModel
+    plan: QuantPlan
+    params: QuantParams
+    batch_norms: Mapping[str, BatchNormOf] = field(default_factory=dict)
+    arrays: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+    frozen: frozenset[str] = frozenset()
+    trained: frozenset[str] = frozenset()
+    signature: Any = None
+    constants: Mapping[int, Any] = field(default_factory=dict)
+    arguments: Mapping[int, Any] = field(default_factory=dict)
+    final: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("batch_norms", "arrays", "constants", "arguments"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
 
 @dataclass(frozen=True)
@@ -160,12 +99,18 @@ class Layout:
 class GraphBuilder:
     """Builds one module; create a new builder for each.
 
+    Args:
+        definition: What is built.
+        joins_samples: Whether a model of batch size 1 may get several samples at once, on any device.
+
     Attributes:
         root: The module that contains parameters, buffers, quantizers and layers.
         graph: The graph.
     """
 
-    def __init__(self, definition: ModuleDefinition) -> None:
+    def __init__(self, definition: GraphDefinition, *, joins_samples: bool = False) -> None:
+        self._joins_samples = joins_samples
+        self._inputs: dict[ir.Value, None] = {}
         self.root = nn.Module()
         self.graph = fx.Graph()
         self._definition = definition
@@ -203,6 +148,26 @@ class GraphBuilder:
         if self._definition.signature is not None:
             self.graph.set_codegen(fx.graph._PyTreeCodeGen(self._definition.signature))
 
+    def build_part(self, nodes: Sequence[ir.Node], outputs: Collection[str]) -> tuple[str, ...]:
+        """Write some nodes as a graph that returns a tuple of tensors, as their readers see them.
+
+        Args:
+            nodes: The nodes, in order.
+            outputs: Names of tensors that they compute.
+
+        Returns:
+            The names of the graph's arguments: what the nodes read but do not compute, before it is quantized.
+        """
+        computed = {value.name: value for node in nodes for value in node.outputs}
+        values = dict.fromkeys(value for node in nodes for value in values_used(node))
+        self._inputs = {value: None for value in values if value.name not in computed and not value.is_initializer()}
+        for number, value in enumerate(self._inputs):
+            self._add(value, self.graph.placeholder(f"input_{number}"))
+        for node in nodes:
+            self._node(node)
+        self.graph.output(tuple(self._tensor(computed[name], "") for name in outputs))
+        return tuple(value.name or "" for value in self._inputs)
+
     @property
     def layout(self) -> Layout:
         """The paths of all parts."""
@@ -221,9 +186,13 @@ class GraphBuilder:
         norm = self._norm_of(node)
         if norm is not None:
             result = self._batch_norm_layer(node, call, norm)
-        elif call.computed or any(
-            value is not None and value.dtype in _COUNTING and call.reads(index)
-            for index, value in enumerate(node.inputs)
+        elif (
+            self._joins_samples
+            or call.computed
+            or any(
+                value is not None and value.dtype in _COUNTING and call.reads(index)
+                for index, value in enumerate(node.inputs)
+            )
         ):
             inputs = (value if call.reads(index) else None for index, value in enumerate(node.inputs))
             tensors = tuple(None if value is None else self._tensor(value, node.name or "") for value in inputs)
@@ -258,7 +227,7 @@ class GraphBuilder:
                 f"every operator must be one that can be trained in torch, got {node.op_type}: {reason}; node "
                 f"{node.name!r}; capture a submodule without it"
             )
-        return torch_call(node, self._definition.model.opset)
+        return torch_call(node, self._definition.model.opset, keep_batch=self._joins_samples)
 
     def _control_flow(self, node: ir.Node) -> None:
         bodies = [body_of(node, attribute) for attribute in BODY_ATTRIBUTES[node.op_type]]
@@ -321,7 +290,8 @@ class GraphBuilder:
         name = value.name or ""
         quantizer = self._view.get(name)
         # Quantizing again what was only moved, with the same scale, would change nothing and cost time.
-        if quantizer is not None and not self._view.keeps_grid(value):
+        # An argument of a part may have been computed with a scale that was trained since.
+        if quantizer is not None and (value in self._inputs or not self._view.keeps_grid(value)):
             node = self._quantized(quantizer.source, node)
         self._tensors[name] = node
         for conversion in self._view.conversions:
@@ -378,17 +348,11 @@ class GraphBuilder:
         return quantizer
 
     def _make(self, quantizer: Quantizer, *, constant: bool) -> nn.Module:
-        spec = quantizer.spec
-        if spec.dtype in FLOAT_TYPES:
-            return FloatCast(spec.dtype)
-        if not spec.dtype.is_integer or not isinstance(spec.granularity, PerTensor | PerChannel):
-            raise RecipeError(
-                f"the torch path quantizes to integers per tensor or per channel and to 16-bit floats, got "
-                f"{spec.dtype.value} with {spec.granularity} for {quantizer.name!r}; use quantry.quantize on the "
-                "exported model"
-            )
-        assert quantizer.params is not None
-        return FakeQuantizer(quantizer.params, spec, constant=constant)
+        if quantizer.dtype in FLOAT_TYPES:
+            return FloatCast(quantizer.dtype)
+        if quantizer.params is None:
+            return nn.Identity()
+        return FakeQuantizer(quantizer.params, quantizer.spec, constant=constant)
 
     # -- attributes ----------------------------------------------------------------------------------------------------
 

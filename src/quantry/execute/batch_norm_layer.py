@@ -12,6 +12,7 @@ section 3.2.2 (https://arxiv.org/abs/1806.08342).
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,6 +21,23 @@ from torch.nn import functional
 
 _SMALLEST = 1e-12
 """Smaller factors count as zero: dividing by them would overflow float32."""
+
+
+@dataclass(frozen=True)
+class BatchNormOf:
+    """A batch normalization that was folded into a layer and can still be trained on its own.
+
+    Attributes:
+        layer_bias: Name of the layer's own bias, or None if it got one only by folding.
+        norm: Names of gamma, beta, running mean and running variance.
+        epsilon: Added to the variance.
+        momentum: Weight of a new batch in the running statistics, as in torch; ONNX has 1 minus that.
+    """
+
+    layer_bias: str | None
+    norm: tuple[str, str, str, str]
+    epsilon: float
+    momentum: float
 
 
 class BatchNormLayer(nn.Module):  # type: ignore[misc]
