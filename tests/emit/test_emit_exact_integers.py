@@ -29,7 +29,8 @@ def _model(body, constants, inputs="float[1,16,6,6] x"):
     for value in model.graph.inputs[1:]:
         value.const_value = ir.tensor(constants[value.name], name=value.name)
         model.graph.register_initializer(value)
-    del model.graph.inputs[1:]
+    for _ in constants:
+        model.graph.inputs.pop()
     model.graph.outputs[0].shape = None
     return model
 

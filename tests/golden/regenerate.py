@@ -7,6 +7,7 @@ golden case itself changed, delete the stage's lines from stages.txt first.
 import sys
 
 from golden_graphs import write_graphs
+from golden_pairs import write_pairs
 from golden_stages import current, moved, read_golden, write_golden
 
 
@@ -18,6 +19,7 @@ def main() -> None:
         sys.exit("\n".join(refused))
     write_golden(now)
     write_graphs()
+    write_pairs()
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ from quantry.emit import (
 )
 from quantry.errors import ModelError
 from quantry.graph.edit import FreshNames
+from quantry.graph.qdq import is_dequantize, is_pair_node, is_quantize, tensor_of
 from quantry.numerics.power_of_two import scale_at
 from quantry.recipe import VitisDialect
 
@@ -72,16 +73,8 @@ def lift_constants(model: ir.Model) -> None:
     LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
 
 
-def add_fix_neuron_parameters(model: ir.Model, node: ir.Node) -> None:
-    """Add scale and zero point to a FixNeuron that has its position only in attributes.
-
-    Args:
-        model: The model, edited in place.
-        node: The FixNeuron.
-
-    Raises:
-        ModelError: The attributes have no position, or a width that no type has.
-    """
+def _add_fix_neuron_parameters(model: ir.Model, node: ir.Node) -> None:
+    """Add scale and zero point, in place, to a FixNeuron that has its position only in attributes."""
     if len(node.inputs) > 2 and node.inputs[1] is not None and node.inputs[2] is not None:
         return
     try:
@@ -100,26 +93,16 @@ def add_fix_neuron_parameters(model: ir.Model, node: ir.Node) -> None:
     node.replace_input_with(2, _zero(model, (), _INTEGERS[bits], stem))
 
 
-def add_zero_points(model: ir.Model, pairs: list[ir.Node], quantizers: set[ir.Node]) -> None:
-    """Add zero points that are absent, which means 0: uint8 for a quantizer, else the type of the integers.
-
-    Args:
-        model: The model, edited in place.
-        pairs: Its quantizers and dequantizers, in graph order.
-        quantizers: Those that return integers.
-
-    Raises:
-        ModelError: A scale is computed at run time, so the number of zero points is unknown.
-    """
+def _add_zero_points(model: ir.Model, pairs: list[ir.Node]) -> None:
+    """Add zero points that are absent, in place: uint8 for a quantizer, else the type of the integers; all are 0."""
     for node in pairs:
         if len(node.inputs) > 2 and node.inputs[2] is not None:
             continue
         scale, integers = node.inputs[1], node.inputs[0]
         if scale is None or scale.const_value is None:
             raise ModelError(f"a Q/DQ pair without zero point must have a constant scale; node {node.name!r}")
-        before = None if integers is None else integers.producer()
-        known = before.inputs[2] if before is not None and before in quantizers and len(before.inputs) > 2 else integers
-        dtype = None if node in quantizers or known is None else known.dtype
+        written = None if integers is None else tensor_of(integers.producer())
+        dtype = None if is_quantize(node) or integers is None else (written or integers).dtype
         node.resize_inputs(3)
         shape = tuple(scale.const_value.shape.numpy())
         node.replace_input_with(2, _zero(model, shape, dtype or ir.DataType.UINT8, node.name or ""))
@@ -138,10 +121,7 @@ def _constant(model: ir.Model, values: np.ndarray, dtype: ir.DataType, wanted: s
     return value
 
 
-_DIALECTS = (STANDARD, CONTRIB, *VITIS.values())
-_QUANTIZERS = {dialect.quantizer for dialect in _DIALECTS}
-_DEQUANTIZERS = {dialect.dequantizer for dialect in _DIALECTS}
-_VENDORS = {*(dialect.domain for dialect in _DIALECTS if not dialect.is_native), FIX_NEURON[0]}
+_VENDORS = {*(dialect.domain for dialect in VITIS.values() if not dialect.is_native), FIX_NEURON[0]}
 _NATIVE_INTEGERS = {
     ir.DataType.INT4,
     ir.DataType.UINT4,
@@ -174,10 +154,10 @@ def translate(model: ir.Model, target: Target) -> ir.Model:
     if dialect is None:
         return _inlined(copy)
     lift_constants(copy)
-    _split_fix_neurons(copy)
+    split_fix_neurons(copy)
     # First, so that an operator without equivalent is reported with what works instead.
     _check_vendor_nodes(copy, dialect)
-    pairs = [node for node in _nodes(copy) if _operator(node) in _QUANTIZERS | _DEQUANTIZERS]
+    pairs = [node for node in _nodes(copy) if is_pair_node(node)]
     if not pairs and not any(node.domain in _VENDORS for node in _nodes(copy)):
         _check_run_time_nodes(copy)
         raise ModelError(
@@ -185,7 +165,7 @@ def translate(model: ir.Model, target: Target) -> ir.Model:
             f"graph {copy.graph.name!r}"
         )
     if not dialect.is_native:
-        add_zero_points(copy, pairs, {node for node in pairs if _operator(node) in _QUANTIZERS})
+        _add_zero_points(copy, pairs)
     _rename(copy, pairs, dialect)
     if target is Target.ORT_CPU:
         _use_integers(copy)
@@ -202,36 +182,26 @@ def _use_integers(model: ir.Model) -> None:
         )
     # onnxruntime would fuse what is left between pairs, with other roundings. It does not recognize a pair whose
     # second half is written out.
-    for node in [node for node in _nodes(model) if _operator(node) in _DEQUANTIZERS]:
+    for node in [node for node in _nodes(model) if is_dequantize(node)]:
         if _is_computed(node) and not node.outputs[0].is_graph_output():
             _write_out(model, node)
 
 
 def _is_computed(node: ir.Node) -> bool:
-    scale = node.inputs[1]
+    tensor = tensor_of(node)
     constant = all(value is None or value.const_value is not None for value in node.inputs[1:])
-    return (
-        node.inputs[0] is not None
-        and node.inputs[0].const_value is None
-        and constant
-        and scale is not None
-        and scale.const_value is not None
-        and scale.const_value.size == 1
-    )
+    return tensor is not None and constant and tensor.levels is None and tensor.step is not None
 
 
 def _write_out(model: ir.Model, node: ir.Node) -> None:
     """Replace a DequantizeLinear with one scale by a Cast, a subtraction and a product, which are all exact."""
-    integers, scale, output = node.inputs[0], node.inputs[1], node.outputs[0]
-    assert scale is not None
-    assert scale.const_value is not None
+    tensor, output = tensor_of(node), node.outputs[0]
+    assert tensor is not None
     stem = node.name or output.name or ""
-    last = node.inputs[2] if len(node.inputs) > 2 else None
-    zero = 0.0 if last is None or last.const_value is None else float(last.const_value.numpy().reshape(-1)[0])
-    kept = _constant(model, np.array(zero, np.float32), ir.DataType.FLOAT, f"{stem}_float_zero_point")
-    floats = ir.node("Cast", [integers], attributes={"to": ir.DataType.FLOAT}, name=f"{stem}_Cast")
+    kept = _constant(model, np.array(tensor.offset, np.float32), ir.DataType.FLOAT, f"{stem}_float_zero_point")
+    floats = ir.node("Cast", [tensor.integers], attributes={"to": ir.DataType.FLOAT}, name=f"{stem}_Cast")
     steps = ir.node("Sub", [floats.outputs[0], kept], name=f"{stem}_Sub")
-    single = _constant(model, scale.const_value.numpy().reshape(()), ir.DataType.FLOAT, f"{stem}_float_scale")
+    single = _constant(model, np.array(tensor.step, np.float32), ir.DataType.FLOAT, f"{stem}_float_scale")
     product = ir.node("Mul", [steps.outputs[0], single], name=f"{stem}_Mul")
     names = FreshNames(model)  # unnamed values would be numbered in each graph, bodies included, from zero
     for step in (floats, steps):
@@ -254,7 +224,7 @@ def _rename(model: ir.Model, pairs: list[ir.Node], dialect: Dialect) -> None:
     body = CONTRIB if needing else STANDARD
     functions = FunctionCollector(model)
     for node in pairs:
-        quantizes = _operator(node) in _QUANTIZERS
+        quantizes = is_quantize(node)
         chosen = CONTRIB if dialect is STANDARD and node in needing else dialect
         node.domain, node.op_type = chosen.quantizer if quantizes else chosen.dequantizer
         node.overload = ""
@@ -272,9 +242,8 @@ def _rename(model: ir.Model, pairs: list[ir.Node], dialect: Dialect) -> None:
 
 
 def _check_type(node: ir.Node, dialect: Dialect, opset: int) -> None:
-    zero_point = node.inputs[2] if len(node.inputs) > 2 else None
-    dtype = None if zero_point is None else zero_point.dtype
-    wide = dtype == ir.DataType.INT32 and _operator(node) in _QUANTIZERS
+    dtype = _zero_point_type(node)
+    wide = dtype == ir.DataType.INT32 and is_quantize(node)
     if dtype is not None and (wide or dtype not in _NATIVE_INTEGERS):
         raise ModelError(
             f"a Q/DQ pair of this dialect must have integers of 4 to 16 bits, got {dtype.name}; node {node.name!r}; "
@@ -289,30 +258,40 @@ def _check_type(node: ir.Node, dialect: Dialect, opset: int) -> None:
 
 def _needs_contrib(node: ir.Node, opset: int) -> bool:
     """Whether the native operator must be that of com.microsoft; see `quantry.emit` for the reasons."""
-    zero_point = node.inputs[2] if len(node.inputs) > 2 else None
-    dtype = None if zero_point is None else zero_point.dtype
+    dtype = _zero_point_type(node)
     if dtype is not None and opset < WIDE_TYPES_SINCE_OPSET.get(dtype, 0):
         return True
     if opset < REWRITE_SINCE_OPSET or dtype != ir.DataType.INT8:
         return False
-    restored = node.outputs[0]
-    if _operator(node) in _QUANTIZERS:
-        readers = [use.node for use in restored.uses() if _operator(use.node) in _DEQUANTIZERS]
-        return any(_needs_contrib(reader, opset) for reader in readers)
-    return any(use.node.op_type in MOVED_BY_RUNTIME and not _is_closed(use.node) for use in restored.uses())
+    readers = [use.node for use in node.outputs[0].uses()]
+    if is_quantize(node):
+        return any(_needs_contrib(reader, opset) for reader in readers if is_dequantize(reader))
+    return any(reader.op_type in MOVED_BY_RUNTIME and not _is_closed(reader) for reader in readers)
 
 
 def _is_closed(node: ir.Node) -> bool:
     uses = [use.node for output in node.outputs for use in output.uses()]
-    return bool(uses) and all(_operator(reader) in _QUANTIZERS for reader in uses)
+    return bool(uses) and all(map(is_quantize, uses))
 
 
-def _split_fix_neurons(model: ir.Model) -> None:
-    """Replace every FixNeuron by a standard pair, which is renamed afterwards."""
+def _zero_point_type(node: ir.Node) -> ir.DataType | None:
+    tensor = tensor_of(node)
+    return None if tensor is None or tensor.zero_point is None else tensor.zero_point.dtype
+
+
+def split_fix_neurons(model: ir.Model) -> None:
+    """Replace every FixNeuron by a standard pair, in place.
+
+    Args:
+        model: The model; its Constant nodes are initializers.
+
+    Raises:
+        ModelError: A FixNeuron has neither scale and zero point nor a position.
+    """
     for node in [node for node in _nodes(model) if _operator(node) == FIX_NEURON]:
         output, graph = node.outputs[0], node.graph
         assert graph is not None
-        add_fix_neuron_parameters(model, node)
+        _add_fix_neuron_parameters(model, node)
         scale, zero_point = node.inputs[1], node.inputs[2]
         if zero_point is None or zero_point.dtype is None:
             raise ModelError(f"a FixNeuron must have a typed zero point, got none; node {node.name!r}")
@@ -334,7 +313,7 @@ def _nodes(model: ir.Model) -> list[ir.Node]:
 def _check_vendor_nodes(model: ir.Model, dialect: Dialect) -> None:
     for node in _nodes(model):
         kept = dialect is QUARK and node.op_identifier() in model.functions
-        if node.domain in _VENDORS and _operator(node) not in _QUANTIZERS | _DEQUANTIZERS and not kept:
+        if node.domain in _VENDORS and not is_pair_node(node) and not kept:
             raise ModelError(
                 f"a vendor operator must have an equivalent in the dialect {dialect.quantize!r} of "
                 f"{dialect.domain or 'ai.onnx'}, got {node.domain}.{node.op_type}; node {node.name!r}; translate to "

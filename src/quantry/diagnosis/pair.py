@@ -15,11 +15,11 @@ from quantry.evaluate.measured_errors import MeasuredError, measured_errors
 from quantry.graph.load import ModelLike, read_model
 from quantry.graph.passes.infer_shapes import infer_shapes
 from quantry.graph.passes.tidy import name_nodes
+from quantry.graph.qdq import is_dequantize, is_quantize
 from quantry.graph.save import serialize
 from quantry.targets import Backend, Target, find_target
 from quantry.targets.arithmetic import RunnerSession, require_backend, simulated_model
 from quantry.targets.compare import ModelComparison, compare_models, runnable
-from quantry.targets.pairs import is_dequantize, is_quantize
 
 SAMPLES = 8
 """Samples that are run by default; errors of tensors vary little between them."""
@@ -109,11 +109,13 @@ def _undisguised(error: MeasuredError, kept: float) -> float:
 def _departures(model: ir.Model, feeds: list[dict[str, NDArray[Any]]], target: Target) -> tuple[Fall, ...]:
     backend = require_backend(target)
     # The dequantized tensors: showing what is inside of a unit would make the target compute it in another way.
-    sources = {}
-    for node in model.graph:
-        quantize = node.inputs[0].producer() if is_dequantize(node) and node.inputs[0] is not None else None
-        if quantize is not None and is_quantize(quantize) and quantize.inputs[0] is not None:
-            sources[str(node.outputs[0].name)] = str(quantize.inputs[0].name)
+    sources = {
+        str(use.node.outputs[0].name): str(node.inputs[0].name)
+        for node in model.graph
+        if is_quantize(node) and node.inputs[0] is not None
+        for use in node.outputs[0].uses()
+        if is_dequantize(use.node)
+    }
     simulated = simulated_model(model, backend)
     errors = measured_errors(simulated, model, [*sources], feeds, len(feeds), partial(_open_on, backend))
     return find_falls(model, {sources[name]: error.sqnr for name, error in errors.items()})

@@ -40,7 +40,6 @@ from quantry.emit.graph_editor import GraphEditor
 from quantry.emit.integer import (
     BYTES,
     KERNELS,
-    IntegerTensor,
     Kernel,
     Product,
     QuantizedOperator,
@@ -49,10 +48,12 @@ from quantry.emit.integer import (
     has_bias,
     operands,
     product_node,
+    scales_of,
 )
 from quantry.emit.local_functions import CONTRIB, STANDARD, VITIS
 from quantry.emit.qoperator import use_integer_kernels
 from quantry.facts.operators import MATRIX_PRODUCTS, operators_where
+from quantry.graph.qdq import QuantizedTensor, is_dequantize, is_quantize, tensor_of
 from quantry.numerics.rounding import round_and_clip
 
 _EXACT_INTEGERS = 2**24  # float32 holds every integer up to here
@@ -81,7 +82,8 @@ def use_exact_integers(model: ir.Model) -> int:
     InlinePass(lambda function: function.domain in _VENDORS)(model)
     LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     _use_standard_pairs(model)
-    if not any(_has_power_of_two(node) for node in model.graph if node.op_type == "QuantizeLinear"):
+    written = (tensor_of(node) for node in model.graph if is_quantize(node))
+    if not any(tensor is not None and _exponent(tensor) is not None for tensor in written):
         return 0
     _quantize_constants(model)
     _use_unsigned_activations(model)
@@ -122,30 +124,25 @@ def _products(model: ir.Model) -> int:
 
 def _use_standard_pairs(model: ir.Model) -> None:
     """Rename 8-bit pairs of com.microsoft, which are the same operators as the standard ones."""
-    names = {CONTRIB.quantizer: STANDARD.quantizer, CONTRIB.dequantizer: STANDARD.dequantizer}
     for node in model.graph:
-        new = names.get((node.domain, node.op_type))
-        zero_point = node.inputs[2] if new is not None and len(node.inputs) > 2 else None
-        if new is not None and zero_point is not None and zero_point.dtype in BYTES:
-            node.domain, node.op_type = new
-
-
-def _has_power_of_two(node: ir.Node) -> bool:
-    scale = node.inputs[1] if len(node.inputs) > 1 else None
-    return scale is not None and scale.const_value is not None and _exponent(scale) is not None
+        tensor = tensor_of(node) if node.domain == CONTRIB.domain else None
+        if tensor is not None and tensor.zero_point is not None and tensor.dtype in BYTES:
+            node.domain = STANDARD.domain
 
 
 def _quantize_constants(model: ir.Model) -> None:
     """Replace QuantizeLinear of a constant by its result: FixNeuron stores weights as floats."""
     editor = GraphEditor(model)
-    for node in [node for node in model.graph if node.op_type == "QuantizeLinear" and not node.domain]:
-        constants = [value for value in node.inputs if value is not None and value.const_value is not None]
-        if len(constants) < 3 or array(constants[1]).size != 1 or node.outputs[0].is_graph_output():
+    for node in list(model.graph):
+        tensor = tensor_of(node) if is_quantize(node) and not node.domain else None
+        floats = None if tensor is None else node.inputs[0]
+        if tensor is None or floats is None or floats.const_value is None or node.outputs[0].is_graph_output():
             continue
-        floats, scale, zero_point = (array(value) for value in constants)
-        ends, zero = np.iinfo(zero_point.dtype), float(zero_point.reshape(-1)[0])
-        steps = round_and_clip(floats / scale.astype(np.float32), ends.min - zero, ends.max - zero)
-        codes = editor.constant((steps + zero).astype(zero_point.dtype), f"{constants[0].name}_quantized")
+        if not tensor.is_fixed or tensor.step is None or tensor.limits is None or tensor.dtype is None:
+            continue
+        low, high = (end - tensor.offset for end in tensor.limits)
+        steps = round_and_clip(array(floats) / scales_of(tensor), low, high)
+        codes = editor.constant((steps + tensor.offset).astype(tensor.dtype.numpy()), f"{floats.name}_quantized")
         node.outputs[0].replace_all_uses_with(codes)
         model.graph.remove(node, safe=True)
 
@@ -155,32 +152,31 @@ def _use_unsigned_activations(model: ir.Model) -> None:
     editor = GraphEditor(model)
     shifted: dict[ir.Value, ir.Value] = {}
     for node in list(model.graph):
-        if node.op_type != "QuantizeLinear" or node.domain:
+        if not is_quantize(node) or node.domain or node.outputs[0].is_graph_output():
             continue
         readers = [use.node for use in node.outputs[0].uses()]
-        if node.outputs[0].is_graph_output() or any(reader.op_type != "DequantizeLinear" for reader in readers):
-            continue
-        pairs = [node, *readers]
-        if all(len(pair.inputs) > 2 and _is_signed(pair.inputs[2]) for pair in pairs):
-            for pair in pairs:
-                pair.replace_input_with(2, _shifted(pair.inputs[2], editor, shifted))
+        if all(is_dequantize(reader) for reader in readers) and all(map(_is_signed, (node, *readers))):
+            for member in (node, *readers):
+                member.replace_input_with(2, _shifted(member.inputs[2], editor, shifted))
             node.outputs[0].type = ir.TensorType(ir.DataType.UINT8)
     for node in list(model.graph):
-        if node.op_type == "DequantizeLinear" and _is_operand(node) and _is_signed(node.inputs[2]):
+        if is_dequantize(node) and _is_operand(node) and _is_signed(node):
             for index in (0, 2):
                 node.replace_input_with(index, _shifted(node.inputs[index], editor, shifted))
 
 
-def _is_signed(zero_point: ir.Value | None) -> bool:
-    return zero_point is not None and zero_point.const_value is not None and zero_point.dtype == ir.DataType.INT8
+def _is_signed(node: ir.Node) -> bool:
+    """Whether a node of a pair has a constant zero point of type int8."""
+    tensor = tensor_of(node)
+    return tensor is not None and tensor.is_fixed and tensor.dtype == ir.DataType.INT8
 
 
 def _is_operand(node: ir.Node) -> bool:
     """Whether a DequantizeLinear restores a constant that is not the weight or bias of a product."""
-    integers = node.inputs[0]
-    if len(node.inputs) < 3 or integers is None or integers.const_value is None or node.outputs[0].is_graph_output():
+    integers, restored = node.inputs[0], node.outputs[0]
+    if integers is None or integers.const_value is None or restored.is_graph_output():
         return False
-    return all(use.node.op_type in ("Add", "Mul", "Concat") for use in node.outputs[0].uses())
+    return all(use.node.op_type in ("Add", "Mul", "Concat") for use in restored.uses())
 
 
 def _shifted(value: ir.Value | None, editor: GraphEditor, known: dict[ir.Value, ir.Value]) -> ir.Value:
@@ -191,27 +187,24 @@ def _shifted(value: ir.Value | None, editor: GraphEditor, known: dict[ir.Value, 
     return known[value]
 
 
-def _exponent(scale: ir.Value) -> NDArray[np.int64] | None:
+def _exponent(tensor: QuantizedTensor) -> NDArray[np.int64] | None:
     """Return the logarithms of power-of-two scales, else None."""
-    mantissas, exponents = np.frexp(array(scale).astype(np.float64))
+    if tensor.scales is None:
+        return None
+    mantissas, exponents = np.frexp(tensor.scales.astype(np.float64))
     # The limits keep products of scales far from float32's denormal numbers and from its overflow.
     if not np.all(mantissas == 0.5) or np.abs(exponents).max(initial=0) > 60:
         return None
     return np.asarray(exponents - 1, np.int64).reshape(-1)
 
 
-def _zero_point(side: IntegerTensor) -> int:
-    return int(array(side.zero_point).reshape(-1)[0])
-
-
-def _steps(side: IntegerTensor) -> tuple[int, int]:
+def _steps(side: QuantizedTensor) -> tuple[int, int]:
     """Return the smallest and the largest number of steps from zero that a tensor can have, including zero itself.
 
     A Clip before it, also one before data movement, narrows the range of the type.
     """
-    assert side.dtype is not None
-    ends = np.iinfo(side.dtype.numpy())
-    low, high = int(ends.min), int(ends.max)
+    assert side.limits is not None
+    low, high = side.limits
     value: ir.Value | None = side.integers
     while value is not None and (producer := value.producer()) is not None and producer.op_type in _MOVES:
         value = producer.inputs[0]
@@ -220,7 +213,7 @@ def _steps(side: IntegerTensor) -> tuple[int, int]:
         bounds = [*bounding.inputs[1:], None, None][:2]
         found = [int(array(b)) if b is not None and b.const_value is not None else None for b in bounds]
         low, high = (end if bound is None else bound for end, bound in zip((low, high), found, strict=True))
-    zero = _zero_point(side)
+    zero = side.offset
     return min(low - zero, 0), max(high - zero, 0)
 
 
@@ -229,7 +222,7 @@ def _product(unit: QuantizedOperator) -> ir.Node | None:
     if sides is None:
         return None
     data, weight = sides
-    exponents = [_exponent(scale) for scale in (data.scale, weight.scale, unit.output.scale)]
+    exponents = [_exponent(tensor) for tensor in (data, weight, unit.output)]
     bound = _largest_sum(unit.node, data, weight)
     if bound is None or any(exponent is None for exponent in exponents):
         return None
@@ -239,11 +232,11 @@ def _product(unit: QuantizedOperator) -> ir.Node | None:
     if bias is None or np.max(bound + np.abs(bias)) >= _EXACT_INTEGERS:
         return None
     shift = np.broadcast_to(by_output - step, np.broadcast_shapes(bias.shape, step.shape))
-    parts = _whole_bias(unit, Product(data, weight, None, unit.output.pair), bias, shift)
+    parts = _whole_bias(unit, Product(data, weight, None, unit.output.parameters), bias, shift)
     return None if parts is None else product_node(unit, parts)
 
 
-def _largest_sum(node: ir.Node, data: IntegerTensor, weight: IntegerTensor) -> NDArray[np.float64] | None:
+def _largest_sum(node: ir.Node, data: QuantizedTensor, weight: QuantizedTensor) -> NDArray[np.float64] | None:
     """Return how large a partial sum of each output channel can get, in any order; None if that is unknown."""
     low, high = _steps(data)
     if weight.integers.const_value is None:
@@ -251,8 +244,7 @@ def _largest_sum(node: ir.Node, data: IntegerTensor, weight: IntegerTensor) -> N
         if not isinstance(length, int) or node.op_type != "MatMul":
             return None
         return np.array([float(length) * max(-low, high) * max(map(abs, _steps(weight)))])
-    zero = array(weight.zero_point).astype(np.float64).reshape(-1)[0]
-    matrix = array(weight.integers).astype(np.float64) - zero
+    matrix = array(weight.integers).astype(np.float64) - weight.offset
     if node.op_type == "Conv" or (node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1):
         rows = matrix.reshape(matrix.shape[0], -1)
     elif matrix.ndim == 2:
@@ -269,8 +261,8 @@ def _bias_in_steps(unit: QuantizedOperator, step: NDArray[np.int64]) -> NDArray[
     bias = unit.inputs[2]
     if bias is None or bias.integers.const_value is None or array(bias.integers).ndim != 1:
         return None
-    codes = array(bias.integers).astype(np.float64) - array(bias.zero_point).astype(np.float64)
-    exponent = _exponent(bias.scale)
+    codes = array(bias.integers).astype(np.float64) - bias.zero_points
+    exponent = _exponent(bias)
     if exponent is None:
         # A derived bias of type int32 has the accumulator's scale whatever the other scales are.
         return None
@@ -295,18 +287,18 @@ def _whole_bias(
     fraction = fraction & ~simple
     if not fraction.any():
         return replace(parts, bias=_constant_bias(unit, bias) if has_bias(unit) else None)
-    zero = _zero_point(unit.output)
+    zero = unit.output.offset
     if zero % 2 or unit.output.dtype != ir.DataType.UINT8 or not _is_distinct(bias, shift, fraction):
         return None
     bias = np.floor(bias) + np.ldexp(float(zero), shift.astype(np.int32))
     if np.any(bias != np.floor(bias)):
         return None
-    scale = np.broadcast_to(array(parts.weight.scale).reshape(-1), bias.shape)
+    scale = np.broadcast_to(scales_of(parts.weight).reshape(-1), bias.shape)
     nudged = np.where(fraction, scale * _NUDGE, scale).astype(np.float32)
     name = unit.node.name or ""
     # QGemm needs as many zero points as scales.
-    zeros = np.broadcast_to(array(parts.weight.zero_point).reshape(-1), bias.shape).copy()
-    weight = IntegerTensor(
+    zeros = np.broadcast_to(array(parts.weight.parameters[1]).reshape(-1), bias.shape).copy()
+    weight = QuantizedTensor(
         parts.weight.integers,
         unit.editor.constant(nudged, f"{name}_nudged_scale"),
         unit.editor.constant(zeros, f"{name}_repeated_zero_point"),
@@ -340,9 +332,9 @@ def _constant_bias(unit: QuantizedOperator, bias: NDArray[np.float64]) -> ir.Val
 def _exponents_of(unit: QuantizedOperator) -> list[int] | None:
     """Return the exponents of all inputs and of the output; None if a scale is not a power of two or a tie differs."""
     sides = unit.sides(len(unit.node.inputs))
-    if sides is None or _zero_point(unit.output) % 2:
+    if sides is None or unit.output.offset % 2:
         return None
-    found = [_exponent(side.scale) for side in (*sides, unit.output)]
+    found = [_exponent(side) for side in (*sides, unit.output)]
     return None if any(exponent is None for exponent in found) else [int(e[0]) for e in found if e is not None]
 
 
@@ -396,13 +388,13 @@ def _hard_sigmoid(unit: QuantizedOperator) -> ir.Node | None:
     if sides is None or exponents is None:
         return None
     alpha, beta = (unit.node.attributes.get_float(name, value) for name, value in (("alpha", 0.2), ("beta", 0.5)))
-    slope = np.float32(alpha * float(array(sides[0].scale)))  # exact: the scale is a power of two
-    zero, one = _zero_point(unit.output), math.ldexp(1.0, -exponents[1])
+    slope = np.float32(alpha * float(scales_of(sides[0]).item()))  # exact: the scale is a power of two
+    zero, one = unit.output.offset, math.ldexp(1.0, -exponents[1])
     moved, limits = zero + beta * one, (zero, min(zero + int(one), 255))
     if moved != int(moved) or not 0 <= moved <= 255:
         return None
     # All 256 inputs are compared, so nothing needs to be known about alpha.
-    steps = np.arange(256, dtype=np.float32) - np.float32(_zero_point(sides[0]))
+    steps = np.arange(256, dtype=np.float32) - np.float32(sides[0].offset)
     line = np.clip(np.rint(steps * slope * np.float32(one)) + moved, *limits)
     if not all(np.array_equal(line, expected) for expected in _hard_sigmoid_codes(steps, slope, beta, (one, zero))):
         return None

@@ -22,6 +22,7 @@ import onnx_ir as ir
 
 from quantry.emit.graph_editor import GraphEditor, describe
 from quantry.facts.operators import LINEAR, Family, of_family
+from quantry.graph.qdq import is_dequantize, is_quantize, read_through
 from quantry.numerics.tensor_params import QuantParams
 
 _KERNEL_BITS = 8
@@ -39,7 +40,7 @@ def hide_float8_pairs(editor: GraphEditor) -> None:
     for node in tuple(editor.model.graph):
         if node.domain:
             continue
-        if node.op_type == "QuantizeLinear" and node.outputs[0].dtype in _FLOAT8:
+        if is_quantize(node) and node.outputs[0].dtype in _FLOAT8:
             source = node.inputs[0].producer() if node.inputs[0] is not None else None
             if source is not None and source.op_type in _PASSED:
                 _separate(editor, node, 0)
@@ -80,7 +81,7 @@ def hide_softmaxes(editor: GraphEditor, names: Collection[str]) -> None:
     """
     for node in tuple(editor.model.graph):
         source = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
-        if _is_softmax(node) and node.name in names and source is not None and "Dequantize" in source.op_type:
+        if _is_softmax(node) and node.name in names and is_dequantize(source):
             _separate(editor, node, 0)
 
 
@@ -89,10 +90,8 @@ def _is_softmax(node: ir.Node) -> bool:
 
 
 def _reads_float8(node: ir.Node, index: int) -> bool:
-    value = node.inputs[index]
-    source = value.producer() if value is not None else None
-    stored = source.inputs[0] if source is not None and source.op_type == "DequantizeLinear" else None
-    return stored is not None and stored.dtype in _FLOAT8
+    tensor = read_through(node.inputs[index])
+    return tensor is not None and tensor.dtype in _FLOAT8
 
 
 def _separate(editor: GraphEditor, node: ir.Node, index: int) -> None:

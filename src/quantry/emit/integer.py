@@ -26,51 +26,15 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from quantry.emit.graph_editor import GraphEditor
 from quantry.emit.hidden_pairs import SMALLEST_STEP
 from quantry.facts.operators import MATRIX_PRODUCTS, operators_where
+from quantry.graph.qdq import QuantizedTensor
 from quantry.numerics.rounding import round_and_clip
 
 BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
-
-
-@dataclass(frozen=True)
-class IntegerTensor:
-    """A quantized tensor.
-
-    Attributes:
-        integers: The integers.
-        scale: Its scale, a constant.
-        zero_point: Its zero point, a constant.
-        axis: The channel axis if there are several scales.
-    """
-
-    integers: ir.Value
-    scale: ir.Value
-    zero_point: ir.Value
-    axis: int | None = None
-
-    @property
-    def dtype(self) -> ir.DataType | None:
-        """Type of the integers."""
-        return self.zero_point.dtype
-
-    @property
-    def triple(self) -> tuple[ir.Value, ir.Value, ir.Value]:
-        """The integers, the scale and the zero point, in the order in which kernels read them."""
-        return self.integers, self.scale, self.zero_point
-
-    @property
-    def pair(self) -> tuple[ir.Value, ir.Value]:
-        """The scale and the zero point."""
-        return self.scale, self.zero_point
-
-    def same_grid(self, other: "IntegerTensor") -> bool:
-        """Whether equal integers of both represent equal numbers."""
-        return self.dtype == other.dtype and all(
-            np.array_equal(array(ours), array(theirs)) for ours, theirs in zip(self.pair, other.pair, strict=True)
-        )
 
 
 @dataclass(frozen=True)
@@ -85,16 +49,16 @@ class QuantizedOperator:
     """
 
     node: ir.Node
-    inputs: tuple[IntegerTensor | None, ...]
-    outputs: tuple[IntegerTensor, ...]
+    inputs: tuple[QuantizedTensor | None, ...]
+    outputs: tuple[QuantizedTensor, ...]
     editor: GraphEditor
 
     @property
-    def output(self) -> IntegerTensor:
+    def output(self) -> QuantizedTensor:
         """The only output."""
         return self.outputs[0]
 
-    def sides(self, count: int) -> tuple[IntegerTensor, ...] | None:
+    def sides(self, count: int) -> tuple[QuantizedTensor, ...] | None:
         """Return the first inputs in quantized form if all of them have the output's type, of 8 bits."""
         found = tuple(side for side in self.inputs[:count] if side is not None and side.axis is None)
         if len(found) < count or {side.dtype for side in found} != {self.output.dtype}:
@@ -127,18 +91,10 @@ def array(value: ir.Value) -> np.ndarray:
     return value.const_value.numpy()
 
 
-def quantized_source(value: ir.Value | None) -> IntegerTensor | None:
-    """Return the quantized form of a DequantizeLinear's output; None for other values, or if a parameter is missing."""
-    producer = None if value is None else value.producer()
-    if producer is None or producer.op_type != "DequantizeLinear" or len(producer.inputs) < 3:
-        return None
-    integers, scale, zero_point = producer.inputs
-    if integers is None or scale is None or zero_point is None:
-        return None
-    if scale.const_value is None or zero_point.const_value is None:
-        return None
-    axis = producer.attributes.get_int("axis", 1) if scale.shape is not None and len(scale.shape) else None
-    return IntegerTensor(integers, scale, zero_point, axis)
+def scales_of(tensor: QuantizedTensor) -> NDArray[np.float32]:
+    """Return the scales of a tensor that has constant ones."""
+    assert tensor.scales is not None
+    return tensor.scales
 
 
 Limits = tuple[int | None, int | None]
@@ -152,7 +108,7 @@ def bounds(unit: QuantizedOperator) -> ir.Node | None:
     return clip_node(unit, source.integers, limits_of(unit.node, unit.output))
 
 
-def limits_of(node: ir.Node, side: IntegerTensor) -> Limits:
+def limits_of(node: ir.Node, side: QuantizedTensor) -> Limits:
     """Return the integers that a Relu or Clip limits its output to; None if the type ends there anyway.
 
     Args:
@@ -160,12 +116,11 @@ def limits_of(node: ir.Node, side: IntegerTensor) -> Limits:
         side: Its output in quantized form, with one scale.
     """
     low, high = (0.0, None) if node.op_type == "Relu" else (_bound(node, 1), _bound(node, 2))
-    assert side.dtype is not None
-    ends = np.iinfo(side.dtype.numpy())
+    assert side.limits is not None
     lowest, highest = _integer(low, side), _integer(high, side)
     return (
-        None if lowest is None or lowest <= ends.min else lowest,
-        None if highest is None or highest >= ends.max else highest,
+        None if lowest is None or lowest <= side.limits[0] else lowest,
+        None if highest is None or highest >= side.limits[1] else highest,
     )
 
 
@@ -194,14 +149,12 @@ def _bound(node: ir.Node, index: int) -> float | None:
     return None if value is None else float(array(value))
 
 
-def _integer(bound: float | None, side: IntegerTensor) -> int | None:
+def _integer(bound: float | None, side: QuantizedTensor) -> int | None:
     if bound is None:
         return None
-    assert side.dtype is not None
-    ends = np.iinfo(side.dtype.numpy())
-    zero_point = int(array(side.zero_point))
-    steps = np.float32(bound) / array(side.scale).astype(np.float32)
-    return int(round_and_clip(steps, ends.min - zero_point, ends.max - zero_point)) + zero_point
+    assert side.limits is not None
+    low, high = (end - side.offset for end in side.limits)
+    return int(round_and_clip(np.float32(bound) / scales_of(side), low, high).item()) + side.offset
 
 
 _CONTRIB = "com.microsoft"
@@ -219,7 +172,7 @@ def leaky_relu(unit: QuantizedOperator) -> ir.Node | None:
 
 def softmax(unit: QuantizedOperator) -> ir.Node | None:
     """Return QLinearSoftmax, whose exponentials come from a table; the quotient is rounded separately."""
-    if float(array(unit.output.scale).max()) < SMALLEST_STEP:
+    if float(scales_of(unit.output).max()) < SMALLEST_STEP:
         return None  # it would overflow
     return _lookup(unit, "QLinearSoftmax", {"axis": unit.node.attributes.get_int("axis", -1), "opset": 13})
 
@@ -230,7 +183,7 @@ def _lookup(
     sides = unit.sides(1)
     if sides is None:
         return None
-    return unit.make((_CONTRIB, operator), (*sides[0].triple, *unit.output.pair), attributes)
+    return unit.make((_CONTRIB, operator), (*sides[0].triple, *unit.output.parameters), attributes)
 
 
 def add(unit: QuantizedOperator) -> ir.Node | None:
@@ -248,7 +201,7 @@ def concat(unit: QuantizedOperator) -> ir.Node | None:
     sides = unit.sides(len(unit.node.inputs))
     if sides is None:
         return None
-    inputs = (*unit.output.pair, *(value for side in sides for value in side.triple))
+    inputs = (*unit.output.parameters, *(value for side in sides for value in side.triple))
     return unit.make((_CONTRIB, "QLinearConcat"), inputs, {"axis": unit.node.attributes.get_int("axis", 0)})
 
 
@@ -260,7 +213,7 @@ def where(unit: QuantizedOperator) -> ir.Node | None:
     if unit.output.dtype not in BYTES:
         return None
     condition = unit.node.inputs[0]
-    inputs = (condition, *branches[0].triple, *branches[1].triple, *unit.output.pair)
+    inputs = (condition, *branches[0].triple, *branches[1].triple, *unit.output.parameters)
     return unit.make((_CONTRIB, "QLinearWhere"), inputs)
 
 
@@ -268,7 +221,7 @@ def _binary(unit: QuantizedOperator, operator: str) -> ir.Node | None:
     sides = unit.sides(2)
     if sides is None:
         return None
-    return unit.make((_CONTRIB, operator), (*sides[0].triple, *sides[1].triple, *unit.output.pair))
+    return unit.make((_CONTRIB, operator), (*sides[0].triple, *sides[1].triple, *unit.output.parameters))
 
 
 def move(unit: QuantizedOperator) -> ir.Node | None:
@@ -292,7 +245,7 @@ def pad(unit: QuantizedOperator) -> ir.Node | None:
         if fill is not None and fill.const_value is None:
             return None
         number = 0.0 if fill is None else float(array(fill).reshape(-1)[0])
-        constant = source.zero_point
+        _, constant = source.parameters
         if number:
             assert source.dtype is not None
             level = np.array(_integer(number, source), source.dtype.numpy())
@@ -326,7 +279,7 @@ def average_pool(unit: QuantizedOperator) -> ir.Node | None:
     if sides is None or dilated or rounds_up:
         return None
     kept = {name: attributes[name].value for name in _KEPT if name in attributes}
-    return unit.make((_CONTRIB, "QLinearAveragePool"), (*sides[0].triple, *unit.output.pair), kept)
+    return unit.make((_CONTRIB, "QLinearAveragePool"), (*sides[0].triple, *unit.output.parameters), kept)
 
 
 def global_average_pool(unit: QuantizedOperator) -> ir.Node | None:
@@ -334,7 +287,7 @@ def global_average_pool(unit: QuantizedOperator) -> ir.Node | None:
     sides = unit.sides(1)
     if sides is None:
         return None
-    inputs = (*sides[0].triple, *unit.output.pair)
+    inputs = (*sides[0].triple, *unit.output.parameters)
     return unit.make((_CONTRIB, "QLinearGlobalAveragePool"), inputs, {"channels_last": 0})
 
 
@@ -352,8 +305,8 @@ class Product:
         output: Scale and zero point of the result.
     """
 
-    data: IntegerTensor
-    weight: IntegerTensor
+    data: QuantizedTensor
+    weight: QuantizedTensor
     bias: ir.Value | None
     output: tuple[ir.Value, ir.Value]
 
@@ -366,7 +319,7 @@ def product(unit: QuantizedOperator) -> ir.Node | None:
     bias = _bias(unit, sides)
     if bias is None and has_bias(unit):
         return None
-    return product_node(unit, Product(*sides, bias, unit.output.pair))
+    return product_node(unit, Product(*sides, bias, unit.output.parameters))
 
 
 def product_node(unit: QuantizedOperator, parts: Product) -> ir.Node:
@@ -384,7 +337,7 @@ def product_node(unit: QuantizedOperator, parts: Product) -> ir.Node:
     return unit.make((_CONTRIB, "QGemm"), (*factors, parts.bias, *parts.output), attributes)
 
 
-def operands(unit: QuantizedOperator) -> tuple[IntegerTensor, IntegerTensor] | None:
+def operands(unit: QuantizedOperator) -> tuple[QuantizedTensor, QuantizedTensor] | None:
     """Return both factors of a product if a kernel exists for them: u8 x u8, u8 x s8 and s8 x s8."""
     node, (data, weight) = unit.node, unit.inputs[:2]
     if node.op_type == "Gemm" and any(node.attributes.get_float(name, 1.0) != 1.0 for name in ("alpha", "beta")):
@@ -394,12 +347,12 @@ def operands(unit: QuantizedOperator) -> tuple[IntegerTensor, IntegerTensor] | N
         return None
     if data.dtype not in (ir.DataType.INT8, ir.DataType.UINT8) or weight.dtype not in (ir.DataType.INT8, data.dtype):
         return None
-    if weight.axis is not None and (weight.axis != channel_axis or np.unique(array(weight.zero_point)).size != 1):
+    if weight.axis is not None and (weight.axis != channel_axis or np.unique(weight.zero_points).size != 1):
         return None
     return data, weight
 
 
-def _channel_axis(node: ir.Node, weight: IntegerTensor | None) -> int | None:
+def _channel_axis(node: ir.Node, weight: QuantizedTensor | None) -> int | None:
     """Return the axis of the weight along which kernels accept several scales."""
     if node.op_type == "Conv":
         return 0
@@ -414,18 +367,18 @@ def has_bias(unit: QuantizedOperator) -> bool:
     return len(unit.node.inputs) > 2 and unit.node.inputs[2] is not None
 
 
-def _bias(unit: QuantizedOperator, sides: tuple[IntegerTensor, IntegerTensor]) -> ir.Value | None:
+def _bias(unit: QuantizedOperator, sides: tuple[QuantizedTensor, QuantizedTensor]) -> ir.Value | None:
     """Return the bias as int32 with the accumulator's scale, or None if that is not exact."""
     bias = unit.inputs[2] if len(unit.inputs) > 2 else None
     if bias is None or bias.integers.const_value is None:
         return None
     if bias.integers.shape is None or len(bias.integers.shape) != 1:
         return None
-    grid = array(sides[0].scale).astype(np.float64) * array(sides[1].scale).astype(np.float64)
-    integers = array(bias.integers).astype(np.int64) - array(bias.zero_point).astype(np.int64)
-    if bias.dtype == ir.DataType.INT32 and np.array_equal(array(bias.scale), grid.astype(np.float32)):
+    grid = scales_of(sides[0]).astype(np.float64) * scales_of(sides[1])
+    integers = array(bias.integers).astype(np.int64) - bias.zero_points
+    if bias.dtype == ir.DataType.INT32 and np.array_equal(scales_of(bias), grid.astype(np.float32)):
         return bias.integers
-    exact = integers * array(bias.scale).astype(np.float64) / grid
+    exact = integers * scales_of(bias).astype(np.float64) / grid
     if not np.array_equal(exact, np.rint(exact)) or exact.min() < _INT32.min or exact.max() > _INT32.max:
         return None
     return unit.editor.constant(exact.astype(np.int32), f"{bias.integers.name}_int32")
@@ -452,4 +405,4 @@ KERNELS: dict[str, Kernel] = {
     **dict.fromkeys(operators_where(lambda row: row.integer_kernel), move),
 }
 
-__all__ = ["KERNELS", "IntegerTensor", "Kernel", "QuantizedOperator", "quantized_source"]
+__all__ = ["KERNELS", "Kernel", "QuantizedOperator"]

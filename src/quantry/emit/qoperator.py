@@ -15,22 +15,20 @@ import onnx_ir as ir
 from quantry.emit.graph_editor import GraphEditor, describe
 from quantry.emit.integer import (
     KERNELS,
-    IntegerTensor,
     Kernel,
     QuantizedOperator,
     clip_node,
     limits_of,
-    quantized_source,
 )
 from quantry.emit.qdq import emit_qdq
 from quantry.facts.operators import Family, of_family
+from quantry.graph.qdq import QuantizedTensor, is_pair_node, quantizers_of, read_through, tensor_of
 from quantry.graph.quant_plan import QuantPlan
 from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import Format, Qdq
 
 _BOUNDING = ("Relu", "Clip")
 _READS_INTEGERS = of_family(Family.INDEX)
-_PAIR = ("QuantizeLinear", "DequantizeLinear")
 
 
 def emit_qoperator(model: ir.Model, plan: QuantPlan, params: QuantParams, options: Format) -> None:  # noqa: ARG001
@@ -69,15 +67,10 @@ def use_integer_kernels(model: ir.Model, kernels: Mapping[str, Kernel]) -> None:
 def _replace(node: ir.Node, editor: GraphEditor, kernels: Mapping[str, Kernel]) -> None:
     """Replace a float node, and a Relu or Clip that is its only reader, by an integer kernel if there is one."""
     bounding = _bounding_reader(node)
-    quantizers = [
-        _quantizer(output) for output in (bounding or node).outputs if output.uses() or output.is_graph_output()
-    ]
-    found = [quantizer for quantizer in quantizers if quantizer is not None]
-    if not found or len(found) < len((bounding or node).outputs):
+    outputs = [side for output in (bounding or node).outputs if (side := _written(output)) is not None]
+    if not outputs or len(outputs) < len((bounding or node).outputs):
         return
-    inputs = tuple(quantized_source(value) for value in node.inputs)
-    sides = [_side(quantizer) for quantizer in found]
-    unit = QuantizedOperator(node, inputs, tuple(side for side in sides if side is not None), editor)
+    unit = QuantizedOperator(node, tuple(map(_read, node.inputs)), tuple(outputs), editor)
     replacement = kernels[node.op_type](unit)
     if replacement is None:
         return
@@ -91,11 +84,11 @@ def _replace(node: ir.Node, editor: GraphEditor, kernels: Mapping[str, Kernel]) 
     graph.insert_before(node, chain)
     for side, output in zip(unit.outputs, chain[-1].outputs, strict=True):
         _take_over(side, output)
-    removed = [*found, *([bounding] if bounding is not None else []), node]
+    removed = [*(side.node for side in outputs if side.node), *([bounding] if bounding is not None else []), node]
     graph.remove(removed, safe=True)
 
 
-def _take_over(side: IntegerTensor, new: ir.Value) -> None:
+def _take_over(side: QuantizedTensor, new: ir.Value) -> None:
     old = side.integers
     assert side.dtype is not None
     describe(new, side.dtype, old.shape)
@@ -113,26 +106,24 @@ def _bounding_reader(node: ir.Node) -> ir.Node | None:
     return readers[0] if all(bound is None or bound.const_value for bound in readers[0].inputs[1:]) else None
 
 
-def _quantizer(value: ir.Value) -> ir.Node | None:
-    readers = [use.node for use in value.uses()]
-    if len(readers) != 1 or readers[0].op_type != "QuantizeLinear" or value.is_graph_output():
-        return None
-    return readers[0] if _side(readers[0]) is not None else None
+def _read(value: ir.Value | None) -> QuantizedTensor | None:
+    """Return the integers that a value is dequantized from; None if there are none, or a parameter is computed."""
+    tensor = read_through(value)
+    return tensor if tensor is not None and tensor.is_fixed else None
 
 
-def _side(quantizer: ir.Node) -> IntegerTensor | None:
-    """Return the quantizer's output; None if its scale or zero point is not a single constant."""
-    if len(quantizer.inputs) < 3:
+def _written(value: ir.Value) -> QuantizedTensor | None:
+    """Return the integers that the only reader of a value quantizes it to; None unless it has one constant scale."""
+    quantizers = quantizers_of(value)
+    if len(quantizers) != 1 or value.is_graph_output():
         return None
-    _, scale, zero_point = quantizer.inputs
-    if scale is None or zero_point is None or scale.const_value is None or zero_point.const_value is None:
-        return None
-    return IntegerTensor(quantizer.outputs[0], scale, zero_point) if scale.const_value.size == 1 else None
+    tensor = tensor_of(quantizers[0])
+    return tensor if tensor is not None and tensor.is_fixed and tensor.step is not None else None
 
 
 def _read_integers(node: ir.Node) -> None:
     # The order of integers is that of the numbers they represent, so the index of the largest is the same.
-    source = quantized_source(node.inputs[0])
+    source = _read(node.inputs[0])
     if source is not None and source.axis is None and source.dtype in (ir.DataType.INT8, ir.DataType.UINT8):
         node.replace_input_with(0, source.integers)
 
@@ -141,7 +132,7 @@ def _remove_unread(model: ir.Model) -> None:
     graph = model.graph
     for node in reversed(list(graph)):
         output = node.outputs[0]
-        if node.op_type in _PAIR and not output.uses() and not output.is_graph_output():
+        if is_pair_node(node) and not output.uses() and not output.is_graph_output():
             graph.remove(node, safe=True)
     for name, value in list(graph.initializers.items()):
         if not value.uses() and not value.is_graph_output() and name.endswith(("_quantized", "_scale", "_zero_point")):

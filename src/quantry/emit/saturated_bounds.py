@@ -10,12 +10,12 @@ point moves the ends by half a step, so a bound one step away from the end is re
 one step.
 """
 
-import numpy as np
 import onnx_ir as ir
 
-from quantry.emit.integer import IntegerTensor, limits_of
+from quantry.emit.integer import limits_of
 from quantry.graph.edit import bypass, constant_of
 from quantry.graph.passes.tidy import remove_unused
+from quantry.graph.qdq import QuantizedTensor, before_pair, quantizers_of, read_through, tensor_of
 
 _BOUNDING = ("Relu", "Clip")
 
@@ -36,10 +36,10 @@ def remove_saturated_bounds(model: ir.Model) -> int:
         if any(bound is not None and constant_of(bound) is None for bound in node.inputs[1:]):
             continue
         output = node.outputs[0]
-        sides = [_side(use.node) for use in output.uses()]
-        if output.is_graph_output() or not sides or node.inputs[0].producer() is None:
+        quantizers = quantizers_of(output)
+        if output.is_graph_output() or not quantizers or node.inputs[0].producer() is None:
             continue
-        if all(side is not None and _saturates(node, side) for side in sides):
+        if all(_saturates(node, tensor_of(quantizer)) for quantizer in quantizers):
             source, name = _unrounded(node.inputs[0]), output.name
             if bypass(node, source):
                 removed += 1
@@ -50,30 +50,15 @@ def remove_saturated_bounds(model: ir.Model) -> int:
 
 def _unrounded(value: ir.Value) -> ir.Value:
     """Return what a Q/DQ pair rounds that nothing else reads: without the bound between, one pair is enough."""
-    restorer = value.producer()
-    integers = None if restorer is None or restorer.op_type != "DequantizeLinear" else restorer.inputs[0]
-    quantizer = None if integers is None else integers.producer()
-    if quantizer is None or quantizer.op_type != "QuantizeLinear" or quantizer.inputs[0] is None:
+    tensor, floats = read_through(value), before_pair(value)
+    if tensor is None or floats.producer() is None:
         return value
-    assert integers is not None
-    alone = len(value.uses()) == 1 and len(integers.uses()) == 1 and not value.is_graph_output()
-    return quantizer.inputs[0] if alone and quantizer.inputs[0].producer() is not None else value
+    alone = len(value.uses()) == 1 and len(tensor.integers.uses()) == 1 and not value.is_graph_output()
+    return floats if alone and floats is not tensor.integers else value
 
 
-def _saturates(node: ir.Node, side: IntegerTensor) -> bool:
-    assert side.dtype is not None
-    ends = np.iinfo(side.dtype.numpy())
-    low, high = limits_of(node, side)
-    return (low is None or low <= ends.min + 1) and (high is None or high >= ends.max - 1)
-
-
-def _side(reader: ir.Node) -> IntegerTensor | None:
-    if reader.op_type != "QuantizeLinear" or len(reader.inputs) < 3:
-        return None
-    _, scale, zero_point = reader.inputs
-    if scale is None or zero_point is None or zero_point.dtype is None:
-        return None
-    scales, zeros = constant_of(scale), constant_of(zero_point)
-    if scales is None or zeros is None or scales.size != 1 or zeros.dtype.kind not in "iu":
-        return None
-    return IntegerTensor(reader.outputs[0], scale, zero_point)
+def _saturates(node: ir.Node, tensor: QuantizedTensor | None) -> bool:
+    if tensor is None or not tensor.is_fixed or tensor.step is None or tensor.limits is None:
+        return False
+    low, high = limits_of(node, tensor)
+    return (low is None or low <= tensor.limits[0] + 1) and (high is None or high >= tensor.limits[1] - 1)

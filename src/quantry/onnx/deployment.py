@@ -1,7 +1,6 @@
 """Tools for running quantized models elsewhere: dumped tensors to compare with a device, sessions, operator library."""
 
 import os
-import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -15,13 +14,9 @@ from numpy.typing import NDArray
 
 from quantry.errors import DataError, ModelError, RecipeError
 from quantry.graph.load import model_source
+from quantry.graph.qdq import is_dequantize, is_fake_quantize, is_quantize
 from quantry.onnx.data_readers import RandomDataReader
 from quantry.runtime.sessions import run_session, simulation_session
-
-_QUANTIZERS = re.compile(r"^(|VAI|Vitis|Extended)QuantizeLinear$")
-_RESTORERS = re.compile(r"^(|VAI|Vitis|Extended)D(e|E)[qQ]uantizeLinear$")
-_IN_ONE_PIECE = re.compile(r"^(FixNeuron|BFPQuantizeDequantize|MXQuantizeDequantize)$")
-
 
 _DUMP = "./dump_results"
 
@@ -77,15 +72,15 @@ def _tensors(model: ir.Model) -> tuple[list[ir.Value], list[ir.Value]]:
     quantized: list[ir.Value] = []
     others: list[ir.Value] = []
     for node in model.graph:
-        is_quantized = _QUANTIZERS.match(node.op_type) or _IN_ONE_PIECE.match(node.op_type)
-        (quantized if is_quantized else others).extend(value for value in node.outputs if value.name)
+        values = quantized if is_quantize(node) or is_fake_quantize(node) else others
+        values.extend(value for value in node.outputs if value.name)
     return quantized, others
 
 
 def _constants(model: ir.Model) -> Iterator[tuple[str, NDArray[Any]]]:
     """Yield the weights that are stored as integers."""
     for node in model.graph:
-        stored = node.inputs[0] if node.inputs and _RESTORERS.match(node.op_type) else None
+        stored = node.inputs[0] if is_dequantize(node) else None
         if stored is not None and stored.const_value is not None:
             yield str(stored.name), stored.const_value.numpy()
 

@@ -24,15 +24,13 @@ from quantry.graph.passes.convert_opset import convert_opset
 from quantry.graph.passes.float16 import float16_to_float32, float32_to_bfloat16, float32_to_float16
 from quantry.graph.passes.infer_shapes import infer_shapes
 from quantry.graph.passes.tidy import remove_unused
+from quantry.graph.qdq import before_pair, is_dequantize, is_fake_quantize, tensor_of
 from quantry.graph.weights import new_initializer
 from quantry.onnx.presets import get_default_config
 from quantry.onnx.quantizer import ModelQuantizer, inputs_with_channels_last
 from quantry.runtime.optimized import with_integer_operators
 
 _METRICS = ("cosine", "l2", "psnr", "ssim")
-_QUANTIZERS = re.compile(r"^(|VAI|Vitis|Extended)QuantizeLinear$")
-_RESTORERS = re.compile(r"^(|VAI|Vitis|Extended)D(e|E)[qQ]uantizeLinear$")
-_IN_ONE_PIECE = re.compile(r"^(FixNeuron|BFPQuantizeDequantize|MXQuantizeDequantize)$")
 
 
 def _read_image(path: Path) -> NDArray[Any]:
@@ -170,28 +168,23 @@ def without_pairs(model: ir.Model) -> ir.Model:
     """Remove Q/DQ nodes; integer weights become the floats that they stand for."""
     lift_constants(model)
     for node in list(model.graph):
-        if _IN_ONE_PIECE.match(node.op_type) and node.inputs[0] is not None:
+        if is_fake_quantize(node) and node.inputs[0] is not None:
             bypass(node, node.inputs[0])
-        elif _RESTORERS.match(node.op_type):
+        elif is_dequantize(node):
             _restore(model, node)
     remove_unused(model)
     return model
 
 
 def _restore(model: ir.Model, node: ir.Node) -> None:
-    source = node.inputs[0]
-    before = None if source is None else source.producer()
-    if before is not None and _QUANTIZERS.match(before.op_type) and before.inputs[0] is not None:
-        bypass(node, before.inputs[0])
+    tensor, floats = tensor_of(node), before_pair(node.outputs[0])
+    if tensor is not None and floats is not tensor.integers:
+        bypass(node, floats)
         return
-    integers, scale, zero = (constant_of(value) for value in (*node.inputs, None, None)[:3])
-    if integers is None or scale is None:
+    if tensor is None or tensor.numbers is None or tensor.scale is None or tensor.scale.dtype is None:
         return
-    axis = node.attributes.get_int("axis", 1)
-    shape = [-1 if index == axis % integers.ndim else 1 for index in range(integers.ndim)] if scale.ndim == 1 else []
-    offset = 0 if zero is None else zero.astype(np.float64).reshape(shape)
-    floats = ((integers.astype(np.float64) - offset) * scale.astype(np.float64).reshape(shape)).astype(scale.dtype)
-    restored = new_initializer(FreshNames(model).value(f"{node.outputs[0].name}_float"), floats)
+    numbers = tensor.numbers.astype(tensor.scale.dtype.numpy())
+    restored = new_initializer(FreshNames(model).value(f"{node.outputs[0].name}_float"), numbers)
     model.graph.register_initializer(restored)
     bypass(node, restored)
 

@@ -13,24 +13,17 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import numpy_helper
 
 from quantry.facts.operators import LINEAR
-from quantry.graph.edit import FreshNames, bypass, constant_of
+from quantry.graph.edit import FreshNames, bypass
 from quantry.graph.load import model_source
+from quantry.graph.qdq import dequantizers_of, is_dequantize, is_quantize, tensor_of
 from quantry.graph.weights import new_initializer
 from quantry.onnx.model_tools import TOOLS
 from quantry.onnx.translate import Job
 from quantry.recipe import DataType, GivenRange, PerChannel, PerTensor, TensorSpec, TensorTypes
 
-_TYPES = {
-    onnx.TensorProto.INT8: DataType.INT8,
-    onnx.TensorProto.UINT8: DataType.UINT8,
-    onnx.TensorProto.INT16: DataType.INT16,
-    onnx.TensorProto.UINT16: DataType.UINT16,
-    onnx.TensorProto.INT4: DataType.INT4,
-    onnx.TensorProto.UINT4: DataType.UINT4,
-}
+_TYPES = {ir.DataType[name]: DataType[name] for name in ("INT8", "UINT8", "INT16", "UINT16", "INT4", "UINT4")}
 
 
 @dataclass(frozen=True)
@@ -87,7 +80,7 @@ class Unquantized:
 def unquantized(model: Any) -> Unquantized:
     """Return a model, given as a path or a proto, without its Q/DQ nodes."""
     loaded = model_source(model).load()
-    weights = stored_weights(ir.serde.serialize_model(loaded))
+    weights = tuple(_weights(loaded))
     ranges = tuple(_with_clips(loaded))
     return Unquantized(TOOLS["remove_qdq"].run(ir.serde.serialize_model(loaded)), weights, ranges)
 
@@ -96,20 +89,19 @@ def _with_clips(model: ir.Model) -> Iterator[StoredRange]:
     """Replace each Q/DQ pair with one scale by a Clip, in place, and yield its range."""
     names = FreshNames(model)
     for node in list(model.graph):
-        source = node.inputs[0] if node.op_type == "QuantizeLinear" else None
-        scale, zero = (constant_of(value) for value in (*node.inputs[1:3], None, None)[:2])
-        readers = [use.node for use in node.outputs[0].uses()]
-        if source is None or scale is None or zero is None or scale.size != 1 or zero.dtype.kind not in "iu":
+        tensor, source = tensor_of(node) if is_quantize(node) else None, node.inputs[0] if node.inputs else None
+        readers = dequantizers_of(node.outputs[0])
+        if tensor is None or source is None or not readers or not tensor.is_fixed:
             continue
-        if not readers or any(reader.op_type != "DequantizeLinear" for reader in readers):
+        if tensor.step is None or tensor.limits is None:
             continue
-        ends, offset = np.iinfo(zero.dtype), int(zero)
-        low, high = (float((end - offset) * float(scale)) for end in (ends.min, ends.max))
+        offset = tensor.offset
+        low, high = ((end - offset) * tensor.step for end in tensor.limits)
         # No Relu can have stood before a pair of the model's input.
         limited = source if source.producer() is None else _clipped(node, source, (low, high), names)
         for reader in readers:
             bypass(reader, limited)
-        yield StoredRange(str(limited.name), low, high, -high if offset == 0 and ends.min else low)
+        yield StoredRange(str(limited.name), low, high, -high if offset == 0 and tensor.limits[0] else low)
 
 
 def _clipped(node: ir.Node, source: ir.Value, ends: tuple[float, float], names: FreshNames) -> ir.Value:
@@ -126,30 +118,29 @@ def _clipped(node: ir.Node, source: ir.Value, ends: tuple[float, float], names: 
     return clip.outputs[0]
 
 
-def stored_weights(model: onnx.ModelProto) -> tuple[StoredWeight, ...]:
-    """Return the weights of linear layers that a model stores as integers with constant scales and zero points."""
-    return tuple(_found(model))
-
-
-def _found(model: onnx.ModelProto) -> Iterator[StoredWeight]:
-    constants = {tensor.name: tensor for tensor in model.graph.initializer}
-    weights = {node.input[1] for node in model.graph.node if node.op_type in LINEAR and len(node.input) > 1}
-    for node in model.graph.node:
-        names = list(node.input)
-        if node.op_type != "DequantizeLinear" or len(names) < 3 or node.output[0] not in weights:
+def _weights(model: ir.Model) -> Iterator[StoredWeight]:
+    """Yield the weights of linear layers that a model stores as integers with constant scales and zero points."""
+    for node in model.graph:
+        tensor = tensor_of(node) if is_dequantize(node) else None
+        restored = node.outputs[0]
+        if tensor is None or not any(use.idx == 1 and use.node.op_type in LINEAR for use in restored.uses()):
             continue
-        if any(name not in constants for name in names) or constants[names[0]].data_type not in _TYPES:
+        scales, levels, zero_points = tensor.scales, tensor.levels, tensor.zero_points
+        if scales is None or levels is None or not tensor.is_fixed or tensor.dtype not in _TYPES:
             continue
-        attributes = {attribute.name: attribute.i for attribute in node.attribute}
-        scale, zero = (numpy_helper.to_array(constants[name]).astype(np.float64) for name in names[1:])
-        if scale.ndim > 1 or attributes.get("block_size"):
+        if scales.ndim > 1 or tensor.block_size:
             continue  # one scale per block
-        dtype = _TYPES[constants[names[0]].data_type]
+        dtype = _TYPES[tensor.dtype]
         centre = 0 if dtype.is_signed else (dtype.highest + 1) // 2
-        axis = attributes.get("axis", 1) % len(constants[names[0]].dims)
-        spec = TensorSpec(dtype, bool((zero == centre).all()), PerChannel(axis) if scale.size > 1 else PerTensor())
-        numbers = tuple(scale.reshape(-1).tolist()), tuple(int(value) for value in zero.reshape(-1))
-        yield StoredWeight(f"{node.output[0]}_float", spec, *numbers, (names[1], names[2]))
+        axis = 1 if tensor.axis is None else tensor.axis
+        granularity = PerChannel(axis % levels.ndim) if scales.size > 1 else PerTensor()
+        yield StoredWeight(
+            f"{restored.name}_float",
+            TensorSpec(dtype, bool((zero_points == centre).all()), granularity),
+            tuple(scales.astype(np.float64).reshape(-1).tolist()),
+            tuple(zero_points.reshape(-1).tolist()),
+            (str(tensor.parameters[0].name), str(tensor.parameters[1].name)),
+        )
 
 
 def with_stored(job: Job, stored: Unquantized) -> Job:

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from quantry.convert.translate import split_fix_neurons
 from quantry.facts.operators import Family, of_family
-from quantry.numerics.power_of_two import scale_at
-from quantry.targets.pairs import is_dequantize, is_quantize
+from quantry.graph.qdq import is_dequantize, is_quantize, tensor_of
 
-_FIX_NEURON = ("ai.onnx.contrib", "FixNeuron")
 _BIAS_BITS = 8
 
 # For each operator: the float operator, the indices of its operands (integers, scale, zero point), and the index of the
@@ -52,11 +51,10 @@ def write_as_pairs(model: ir.Model) -> None:
     Args:
         model: A quantized model of any format; its nodes have names.
     """
+    split_fix_neurons(model)
     rewriter = _Rewriter(model.graph)
     for node in list(model.graph):
-        if (node.domain, node.op_type) == _FIX_NEURON:
-            rewriter.split_fix_neuron(node)
-        elif node.op_type in _OPERATORS or node.op_type == "QLinearConcat":
+        if node.op_type in _OPERATORS or node.op_type == "QLinearConcat":
             rewriter.restore_operator(node)
         elif is_quantize(node):
             rewriter.remember(node)
@@ -72,24 +70,9 @@ class _Rewriter:
 
     def remember(self, node: ir.Node) -> None:
         """Record scale and zero point of a QuantizeLinear's output."""
-        if len(node.inputs) > 2 and node.inputs[1] is not None and node.inputs[2] is not None:
-            self._grids[node.outputs[0]] = _Grid(node.inputs[1], node.inputs[2])
-
-    def split_fix_neuron(self, node: ir.Node) -> None:
-        """Replace a FixNeuron by a pair; its parameters are inputs or, in older files, attributes."""
-        data = node.inputs[0]
-        assert data is not None
-        if len(node.inputs) > 2 and node.inputs[1] is not None and node.inputs[2] is not None:
-            grid = _Grid(node.inputs[1], node.inputs[2])
-        else:
-            position = float(node.attributes.get_string("pos", "0"))
-            bits = int(node.attributes.get_string("bit_width", "8"))
-            zero = np.zeros((), np.int8 if bits == _BIAS_BITS else np.int16)
-            grid = _Grid(self._constant(np.float32(scale_at(position))), self._constant(zero))
-        stem = (node.name or "").removesuffix("_FixNeuron")
-        quantize = self._node("QuantizeLinear", [data, grid.scale, grid.zero_point], f"{stem}_QuantizeLinear", node)
-        restore = self._restored(quantize.outputs[0], grid, stem, node)
-        self._replace(node, restore)
+        tensor = tensor_of(node)
+        if tensor is not None and tensor.scale is not None and tensor.zero_point is not None:
+            self._grids[tensor.integers] = _Grid(tensor.scale, tensor.zero_point)
 
     def restore_operator(self, node: ir.Node) -> None:
         """Replace an integer operator by the float operator between pairs."""

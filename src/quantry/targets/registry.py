@@ -87,6 +87,6 @@ def target_of_model(model: ModelLike) -> Target:
         ``vitisai`` if most scales are powers of two, else ``ort-cpu``.
     """
     tensors = CheckedModel(model).tensors.tensors.values()
-    single = [tensor for tensor in tensors if tensor.scale is not None and tensor.scale.size == 1]
+    single = [tensor for tensor in tensors if tensor.step is not None]
     powers = sum(tensor.position is not None for tensor in single)
     return VITISAI if 2 * powers > len(single) else ORT_CPU

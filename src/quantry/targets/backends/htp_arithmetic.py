@@ -41,7 +41,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.facts.operators import LINEAR
-from quantry.graph.edit import constant_of
+from quantry.graph.qdq import is_quantize, read_through
 from quantry.targets.backends.htp_parts import (
     STRIDED_BITS,
     Editor,
@@ -59,7 +59,6 @@ from quantry.targets.backends.htp_parts import (
     zero_point_of,
 )
 from quantry.targets.backends.htp_sixteen_bits import write_sixteen_bits
-from quantry.targets.pairs import is_dequantize, is_quantize
 
 _SUM_BITS = 14
 
@@ -133,10 +132,9 @@ def _product(editor: Editor, node: ir.Node, output: float) -> bool:
 def _store_bias(editor: Editor, node: ir.Node, step: float, steps: Floats) -> None:
     """Replace the bias of an operator by the one that HTP stores."""
     bias = node.inputs[2] if len(node.inputs) > 2 else None
-    restore = None if bias is None else bias.producer()
-    levels = None if restore is None or not is_dequantize(restore) else constant_of(restore.inputs[0])
-    if levels is not None and levels.dtype == np.int32:
-        node.replace_input_with(2, editor.constant(stored_bias(levels, step) * steps))
+    tensor = read_through(bias)
+    if tensor is not None and tensor.levels is not None and tensor.dtype == ir.DataType.INT32:
+        node.replace_input_with(2, editor.constant(stored_bias(tensor.levels, step) * steps))
 
 
 def _sum(editor: Editor, node: ir.Node, output: float) -> bool:

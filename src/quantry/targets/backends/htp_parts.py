@@ -6,8 +6,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantry.graph.edit import constant_of
-from quantry.targets.pairs import is_dequantize, is_quantize
+from quantry.graph.qdq import quantizers_of, read_through, tensor_of
 
 Floats = NDArray[np.float64]
 EIGHT_BITS = (ir.DataType.UINT8, ir.DataType.INT8)
@@ -103,8 +102,8 @@ class Editor:
 
 def levels_of(value: ir.Value | None) -> NDArray[Any] | None:
     """Return the constant integers that a value is read from; None for others."""
-    restore = None if value is None else value.producer()
-    return constant_of(restore.inputs[0]) if restore is not None and is_dequantize(restore) else None
+    tensor = read_through(value)
+    return None if tensor is None else tensor.levels
 
 
 def readers_of(node: ir.Node) -> list[tuple[ir.Node, int]]:
@@ -114,64 +113,54 @@ def readers_of(node: ir.Node) -> list[tuple[ir.Node, int]]:
 
 def output_scale(node: ir.Node, types: tuple[ir.DataType, ...] = EIGHT_BITS) -> float | None:
     """Return the scale of the quantizer after a node, also after a Relu or Clip; None if it has none of these types."""
-    value = node.outputs[0]
-    readers = [use.node for use in value.uses()]
-    if len(readers) == 1 and readers[0].op_type in _BOUNDING:
-        readers = [use.node for use in readers[0].outputs[0].uses()]
-    if not readers or not all(map(is_quantize, readers)):
-        return None
-    scales = {quantizer_scale(reader, types) for reader in readers}
+    scales = {quantizer_scale(quantizer, types) for quantizer in _quantizers(node)}
     return scales.pop() if len(scales) == 1 else None
 
 
 def output_zero_point(node: ir.Node) -> int:
     """Return the zero point of the quantizer after a node that has an `output_scale`."""
-    quantizer = next(iter(node.outputs[0].uses())).node
-    if quantizer.op_type in _BOUNDING:
-        quantizer = next(iter(quantizer.outputs[0].uses())).node
-    found = constant_of(quantizer.inputs[2]) if len(quantizer.inputs) > 2 else None
-    return 0 if found is None else int(found.reshape(-1)[0])
+    written = tensor_of(_quantizers(node)[0])
+    assert written is not None
+    return written.offset
+
+
+def _quantizers(node: ir.Node) -> list[ir.Node]:
+    """Return the quantizers after a node, or after the Relu or Clip that alone reads it."""
+    readers = [use.node for use in node.outputs[0].uses()]
+    is_bounded = len(readers) == 1 and readers[0].op_type in _BOUNDING
+    return quantizers_of(readers[0].outputs[0] if is_bounded else node.outputs[0])
 
 
 def quantizer_scale(node: ir.Node, types: tuple[ir.DataType, ...] = EIGHT_BITS) -> float | None:
     """Return the scale of a quantizer; None if it has several, or none of these types."""
-    scale = constant_of(node.inputs[1])
-    zero_point = node.inputs[2] if len(node.inputs) > 2 else None
-    fits = zero_point.dtype in types if zero_point is not None else types is EIGHT_BITS
-    return None if scale is None or scale.size != 1 or not fits else float(scale.reshape(-1)[0])
+    written = tensor_of(node)
+    return written.step if written is not None and written.dtype in types else None
 
 
 def scales_of(value: ir.Value | None, types: tuple[ir.DataType, ...] = EIGHT_BITS) -> Floats | None:
     """Return the scales of a tensor that is read through these types; None for others."""
-    restore = None if value is None else value.producer()
-    if restore is None or not is_dequantize(restore) or restore.inputs[0] is None:
-        return None
-    scale = constant_of(restore.inputs[1])
-    zero_point = restore.inputs[2] if len(restore.inputs) > 2 else None
-    dtype = zero_point.dtype if zero_point is not None else restore.inputs[0].dtype
-    return None if scale is None or dtype not in types else scale.astype(np.float64)
+    tensor = read_through(value)
+    scales = tensor.scales if tensor is not None and tensor.dtype in types else None
+    return None if scales is None else scales.astype(np.float64)
 
 
 def zero_point_of(value: ir.Value | None) -> int:
     """Return the zero point of a tensor that is read through a pair."""
-    restore = None if value is None else value.producer()
-    stored = restore.inputs[2] if restore is not None and len(restore.inputs) > 2 else None
-    found = None if stored is None else constant_of(stored)
-    return 0 if found is None else int(found.reshape(-1)[0])
+    tensor = read_through(value)
+    return 0 if tensor is None else tensor.offset
 
 
 def is_constant(value: ir.Value | None) -> bool:
     """Return whether a value is read from constant integers."""
-    restore = None if value is None else value.producer()
-    return restore is not None and restore.inputs[0] is not None and restore.inputs[0].const_value is not None
+    return levels_of(value) is not None
 
 
 def is_along_channels(node: ir.Node, scales: int) -> bool:
     """Whether scales of weights belong to output channels: always, unless a MatMul has them along its input."""
     if scales == 1:
         return True
-    restore = node.inputs[1].producer() if node.inputs[1] is not None else None
-    axis = 1 if restore is None else restore.attributes.get_int("axis", 1)
+    tensor = read_through(node.inputs[1])
+    axis = 1 if tensor is None else tensor.axis
     if node.op_type == "Conv":
         return axis == 0
     transposed = node.op_type == "Gemm" and bool(node.attributes.get_int("transB", 0))

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantry.errors import DataError, ModelError
+from quantry.graph.qdq import is_pair_node, read_through
 from quantry.runtime.sessions import SessionModel, loadable
 from quantry.targets.backends.backend import Arrays, Backend, PlacedNode, Runner
 from quantry.targets.backends.ort_cpu import installed_version, nodes_of, require
-from quantry.targets.pairs import is_dequantize, is_quantize
 
 _TIMED_RUNS = 3
 # What OpenVINO calls its types, in our words.
@@ -53,9 +53,9 @@ class OpenVino(Backend):
                     # A node is split into parts, such as Conv/WithoutBiases.
                     layers[original.partition("/")[0]] = layers[original] = facts
         return tuple(
-            _placed(node.name or "", node.op_type, layers, quantized=any(map(_is_restored, node.inputs)))
+            _placed(node.name or "", node.op_type, layers, quantized=any(read_through(value) for value in node.inputs))
             for node in nodes_of(model)
-            if not is_quantize(node) and not is_dequantize(node)
+            if not is_pair_node(node)
         )
 
     def _compiled(self, model: SessionModel, threads: int | None, *, counters: bool = False) -> Any:
@@ -92,10 +92,6 @@ class _CompiledRunner(Runner):
                 f"the model must be able to run on the inputs, got {given}; OpenVINO: {_last_line(error)}"
             ) from error
         return {output.get_any_name(): np.array(results[output]) for output in self._compiled.outputs}
-
-
-def _is_restored(value: Any) -> bool:
-    return value is not None and is_dequantize(value.producer())
 
 
 def _placed(name: str, operator: str, layers: dict[str, dict[str, str]], *, quantized: bool) -> PlacedNode:

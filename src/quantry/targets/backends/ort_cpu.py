@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from quantry.errors import MissingExtraError
 from quantry.graph.load import read_model
 from quantry.graph.passes.tidy import name_nodes
+from quantry.graph.qdq import is_dequantize, is_pair_node, is_quantize, quantizers_of, read_through
 from quantry.runtime.sessions import (
     SessionModel,
     SessionOptions,
@@ -25,7 +26,6 @@ from quantry.runtime.sessions import (
     run_session,
 )
 from quantry.targets.backends.backend import Arrays, Backend, PlacedNode, Runner
-from quantry.targets.pairs import is_dequantize, is_quantize
 
 # onnxruntime renames nodes that it fuses or moves to another layout.
 _RENAMED = re.compile(r"^fused |(_token_\d+|_nchwc|_nhwc|_new_reshape|/\w+Fusion/?)+$")
@@ -262,7 +262,7 @@ def placed(nodes: list[ir.Node], kernels: list[Kernel], device: str) -> tuple[Pl
     for node in nodes:
         kernel = placer.found.get(node.name or "")
         owner = "" if kernel is None else placer.owners[kernel.name]
-        if (is_quantize(node) or is_dequantize(node)) and owner != node.name:
+        if is_pair_node(node) and owner != node.name:
             continue
         table.append(_entry(node, kernel, owner, device))
     return tuple(table)
@@ -285,16 +285,12 @@ def _entry(node: ir.Node, kernel: Kernel | None, owner: str, device: str) -> Pla
 
 def _float_reason(node: ir.Node, kernel: Kernel) -> str:
     """Return why a node that reads quantized tensors runs in float; empty if it does not."""
-    reads = [value.producer() for value in node.inputs if value is not None]
-    if kernel.precision in _INTEGERS or not any(is_dequantize(source) for source in reads):
+    tensors = [tensor for value in node.inputs if (tensor := read_through(value)) is not None]
+    if kernel.precision in _INTEGERS or not tensors:
         return ""
-    types = {
-        (source.inputs[0].dtype.name.lower() if source.inputs[0] is not None and source.inputs[0].dtype else "")
-        for source in reads
-        if source is not None and is_dequantize(source)
-    } - {"int32", ""}
-    readers = [use.node for use in node.outputs[0].uses()]
-    if not readers or not all(map(is_quantize, readers)):
+    types = {tensor.dtype.name.lower() for tensor in tensors if tensor.dtype is not None} - {"int32"}
+    if not quantizers_of(node.outputs[0]):
+        readers = (use.node for use in node.outputs[0].uses())
         after = ", ".join(dict.fromkeys(reader.op_type for reader in readers if not is_quantize(reader)))
         return f"its result is not quantized at once: {after or 'it is an output'} reads it in float"
     return f"onnxruntime has no integer kernel for {node.op_type} with {' and '.join(sorted(types)) or 'these types'}"

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantry.errors import DataError, ModelError
+from quantry.graph.qdq import is_pair_node
 from quantry.runtime.sessions import SessionModel, loadable
 from quantry.targets.backends.backend import Arrays, Backend, PlacedNode, Runner
 from quantry.targets.backends.ort_cpu import nodes_of, require
-from quantry.targets.pairs import is_dequantize, is_quantize
 
 _SCRIPT = Path(__file__).with_name("run_model.cjs")
 _PACKAGE = "onnxruntime-web"
@@ -58,7 +58,7 @@ class OrtWeb(Backend):
         return tuple(
             PlacedNode(node.name or "", node.op_type, "wasm", node.name or "", "", self.device)
             for node in nodes_of(model)
-            if not is_quantize(node) and not is_dequantize(node)
+            if not is_pair_node(node)
         )
 
 

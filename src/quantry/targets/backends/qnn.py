@@ -6,6 +6,7 @@ from typing import Any
 import onnx_ir as ir
 
 from quantry.errors import ModelError
+from quantry.graph.qdq import is_dequantize, is_pair_node, is_quantize, read_through
 from quantry.runtime.sessions import PluginProvider, SessionModel, SessionOptions, open_session
 from quantry.targets.backends.backend import Arrays, Backend, PlacedNode, Runner
 from quantry.targets.backends.htp_arithmetic import write_htp_arithmetic
@@ -18,7 +19,6 @@ from quantry.targets.backends.ort_cpu import (
     require,
 )
 from quantry.targets.backends.refused_units import refused_units
-from quantry.targets.pairs import is_dequantize, is_quantize
 
 _PROVIDER = "QNNExecutionProvider"
 _ARCHITECTURE = "73"  # Snapdragon 8 Gen 2 and X Elite, the first with 16-bit weights of Conv
@@ -58,7 +58,7 @@ class Qnn(Backend):
             self._session(model)
         except ModelError as error:
             return self._partly(model, nodes, feeds, error)
-        return tuple(_on_htp(node) for node in nodes if not is_quantize(node) and not is_dequantize(node))
+        return tuple(_on_htp(node) for node in nodes if not is_pair_node(node))
 
     def _partly(
         self, model: SessionModel, nodes: list[ir.Node], feeds: Arrays, error: ModelError
@@ -72,7 +72,7 @@ class Qnn(Backend):
         on_cpu = {entry.node: entry for entry in placed(nodes, [k for k in kernels if k.provider != _PROVIDER], "CPU")}
         table = []
         for node in nodes:
-            if is_quantize(node) or is_dequantize(node):
+            if is_pair_node(node):
                 continue
             name = node.name or ""
             reason = refused.get(name, "")
@@ -116,14 +116,9 @@ def _unit(node: ir.Node) -> ir.Node:
 def _precision(node: ir.Node) -> str:
     """Return the type that a node reads through a pair, else that of its first input."""
     for value in node.inputs:
-        source = None if value is None else value.producer()
-        if source is not None and is_dequantize(source):
-            integers = source.inputs[0]
-            if integers is not None and integers.dtype is not None and integers.const_value is None:
-                return integers.dtype.name.lower()
-            zero_point = source.inputs[2] if len(source.inputs) > 2 else None
-            if zero_point is not None and zero_point.dtype is not None and integers is not None:
-                return zero_point.dtype.name.lower()
+        tensor = read_through(value)
+        if tensor is not None and tensor.dtype is not None:
+            return tensor.dtype.name.lower()
     first = node.inputs[0] if node.inputs else None
     return "" if first is None or first.dtype is None else first.dtype.name.lower()
 

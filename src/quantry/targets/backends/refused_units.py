@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 import onnx_ir as ir
 
 from quantry.errors import ModelError
+from quantry.graph.qdq import is_dequantize, is_pair_node, is_quantize, read_through
 from quantry.graph.save import serialize
-from quantry.targets.pairs import is_dequantize, is_quantize
 
 _OPSET_FALLBACK = 21
 
@@ -24,7 +24,7 @@ def refused_units(nodes: list[ir.Node], opened: Callable[[bytes], object]) -> di
     known: dict[str, str | None] = {}
     refused: dict[str, str] = {}
     for node in nodes:
-        if is_quantize(node) or is_dequantize(node):
+        if is_pair_node(node):
             continue
         key = _kind(node)
         if key not in known:
@@ -53,13 +53,11 @@ def _unit(node: ir.Node) -> bytes | None:
         return None
     members = {node}
     for value in node.inputs:
-        restore = None if value is None else value.producer()
-        if is_dequantize(restore):
-            assert restore is not None
-            members.add(restore)
-            quantize = restore.inputs[0].producer() if restore.inputs[0] is not None else None
-            if is_quantize(quantize):
-                assert quantize is not None
+        tensor = read_through(value)
+        if tensor is not None and tensor.node is not None:
+            members.add(tensor.node)
+            quantize = tensor.integers.producer()
+            if quantize is not None and is_quantize(quantize):
                 members.add(quantize)
     for output in node.outputs:
         for use in output.uses():
@@ -87,9 +85,8 @@ def _kind(node: ir.Node) -> str:
     def described(value: ir.Value | None) -> str:
         if value is None:
             return "-"
-        source = value.producer()
-        stored = source.inputs[0] if is_dequantize(source) and source is not None else None
-        return f"{value.dtype}{value.shape}{'' if stored is None else stored.dtype}{value.const_value is None}"
+        tensor = read_through(value)
+        return f"{value.dtype}{value.shape}{'' if tensor is None else tensor.dtype}{value.const_value is None}"
 
     attributes = sorted((key, str(attribute.value)) for key, attribute in node.attributes.items())
     readers = sorted({use.node.op_type for output in node.outputs for use in output.uses()})

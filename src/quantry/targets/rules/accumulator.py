@@ -20,9 +20,9 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantry.facts.operators import LINEAR, OPERATORS
-from quantry.graph.edit import int_of
+from quantry.graph.edit import constant_of, int_of
+from quantry.graph.qdq import QuantizedTensor, is_quantize, read_through
 from quantry.recipe import DataType
-from quantry.targets.pairs import QuantizedTensor, is_dequantize, is_quantize
 from quantry.targets.rules.rule import CheckedModel, Rule, Violation
 
 _SUMMED_IN_INT32 = 8
@@ -74,47 +74,28 @@ def prove_accumulators(model: CheckedModel) -> tuple[Accumulator, ...]:
 
 def _proven(model: CheckedModel, node: ir.Node) -> Iterator[Accumulator]:
     data, weight = (model.tensors.of(value) for value in node.inputs[:2])
-    if data is None or weight is None or data.scale is None or weight.scale is None:
+    if data is None or weight is None or data.scales is None or weight.scales is None:
         return
-    if not (_is_integer(data) and _is_integer(weight)):
+    if data.limits is None or weight.limits is None:
         return
-    low, high = _range(data)
-    integers = _stored(node.inputs[1])
-    if integers is None:
-        lows, highs = _computed_bounds(node, (low, high), _range(weight))
+    low, high = (level - data.offset for level in data.limits)
+    restored = read_through(node.inputs[1])
+    levels = None if restored is None else restored.levels
+    if levels is None:
+        lows, highs = _computed_bounds(node, (low, high), tuple(level - weight.offset for level in weight.limits))
     else:
-        rows = _rows(node, integers, weight)
+        rows = _rows(node, levels.astype(np.int64), weight)
         positive, negative = np.maximum(rows, 0).sum(axis=1), np.minimum(rows, 0).sum(axis=1)
         lows, highs = positive * low + negative * high, positive * high + negative * low
-    scales = np.asarray(data.scale, np.float64).reshape(-1)[0] * np.asarray(weight.scale, np.float64).reshape(-1)
+    scales = np.asarray(data.scales, np.float64).reshape(-1)[0] * np.asarray(weight.scales, np.float64).reshape(-1)
     bias = _bias(node, scales, len(lows))
     lows, highs = lows + bias, highs + bias
     ties = _ties(lows, highs, scales, _result(model, node))
     yield Accumulator(node.name or "", node.op_type, int(lows.min()), int(highs.max()), _bits(data, weight), ties)
 
 
-def _is_integer(tensor: QuantizedTensor) -> bool:
-    return tensor.dtype is not None and tensor.dtype.name in DataType.__members__ and tensor.dtype.is_integer()
-
-
 def _bits(*tensors: QuantizedTensor) -> int:
     return max(DataType[tensor.dtype.name].bits for tensor in tensors if tensor.dtype is not None)
-
-
-def _range(tensor: QuantizedTensor) -> tuple[int, int]:
-    """Return smallest and largest value of a tensor minus its zero point."""
-    assert tensor.dtype is not None
-    dtype = DataType[tensor.dtype.name]
-    zero_point = int(tensor.zero_point.reshape(-1)[0])
-    return dtype.lowest - zero_point, dtype.highest - zero_point
-
-
-def _stored(value: ir.Value | None) -> NDArray[np.int64] | None:
-    restore = None if value is None else value.producer()
-    stored = restore.inputs[0] if restore is not None and is_dequantize(restore) else None
-    if stored is None or stored.const_value is None:
-        return None
-    return np.asarray(stored.const_value.numpy()).astype(np.int64)
 
 
 def _rows(node: ir.Node, integers: NDArray[np.int64], weight: QuantizedTensor) -> NDArray[np.int64]:
@@ -126,7 +107,7 @@ def _rows(node: ir.Node, integers: NDArray[np.int64], weight: QuantizedTensor) -
         axis = 0 if int_of(node, "transB", 0) else 1
     elif node.op_type == "MatMul":
         axis = integers.ndim - 1
-    zero = weight.zero_point.reshape(-1)
+    zero = weight.zero_points.reshape(-1)
     shape = [1] * integers.ndim
     if zero.size > 1 and zero.size == integers.shape[axis]:
         shape[axis] = zero.size
@@ -140,7 +121,7 @@ def _rows(node: ir.Node, integers: NDArray[np.int64], weight: QuantizedTensor) -
 
 
 def _computed_bounds(
-    node: ir.Node, first: tuple[int, int], second: tuple[int, int]
+    node: ir.Node, first: tuple[int, ...], second: tuple[int, ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the bounds of a product of two computed tensors."""
     value = node.inputs[0]
@@ -152,20 +133,11 @@ def _computed_bounds(
 
 def _bias(node: ir.Node, scales: NDArray[np.float64], channels: int) -> NDArray[np.int64]:
     value = node.inputs[2] if len(node.inputs) > 2 else None
-    restore = None if value is None else value.producer()
-    if value is None:
+    restored = read_through(value)
+    floats = constant_of(value) if restored is None else restored.numbers
+    if floats is None:
         return np.zeros(channels, np.int64)
-    if value.const_value is not None:
-        floats = np.asarray(value.const_value.numpy(), np.float64).reshape(-1)
-    elif restore is not None and is_dequantize(restore) and _stored(value) is not None:
-        integers = _stored(value)
-        own = None if restore.inputs[1] is None else restore.inputs[1].const_value
-        assert integers is not None
-        if own is None:
-            return np.zeros(channels, np.int64)
-        floats = integers.reshape(-1) * np.asarray(own.numpy(), np.float64).reshape(-1)
-    else:
-        return np.zeros(channels, np.int64)
+    floats = floats.astype(np.float64).reshape(-1)
     rounded = np.rint(np.broadcast_to(floats, (channels,)) / np.broadcast_to(scales, (channels,)))
     return rounded.astype(np.int64)
 
@@ -187,9 +159,9 @@ def _result(model: CheckedModel, node: ir.Node) -> QuantizedTensor | None:
 def _ties(
     lows: NDArray[np.int64], highs: NDArray[np.int64], scales: NDArray[np.float64], result: QuantizedTensor | None
 ) -> float:
-    if result is None or result.scale is None or result.scale.size != 1:
+    if result is None or result.step is None:
         return 0.0
-    factors = np.broadcast_to(np.float32(scales / float(result.scale.item())), lows.shape)
+    factors = np.broadcast_to(np.float32(scales / result.step), lows.shape)
     return max(_tie_share(int(low), int(high), float(f)) for low, high, f in zip(lows, highs, factors, strict=True))
 
 

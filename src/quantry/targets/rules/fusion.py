@@ -7,8 +7,8 @@ import onnx_ir as ir
 
 from quantry.facts.operators import LINEAR
 from quantry.graph.edit import bounds_of
+from quantry.graph.qdq import QuantizedTensor, quantizers_of
 from quantry.recipe import DataType, Dynamic, Recipe
-from quantry.targets.pairs import QuantizedTensor, is_quantize
 from quantry.targets.rules.rule import CheckedModel, Rule, Violation
 
 _EIGHT_BITS = (DataType.UINT8, DataType.INT8)
@@ -79,20 +79,16 @@ class FasterForms(Rule):
 
 
 def _is_between(node: ir.Node) -> bool:
-    source, readers = node.inputs[0], [use.node for use in node.outputs[0].uses()]
-    return source is not None and len(source.uses()) == 1 and bool(readers) and all(map(is_quantize, readers))
+    source = node.inputs[0]
+    return source is not None and len(source.uses()) == 1 and bool(quantizers_of(node.outputs[0]))
 
 
 def _contains(node: ir.Node, tensor: QuantizedTensor) -> bool:
     """Whether the range of a tensor lies within the bounds of the Relu or Clip that writes it."""
     bounds = bounds_of(node)
-    if bounds is None or tensor.scale is None or tensor.dtype is None or tensor.scale.size != 1:
+    if bounds is None or tensor.step is None or tensor.limits is None:
         return False
-    if tensor.dtype.name not in DataType.__members__:
-        return False
-    dtype = DataType[tensor.dtype.name]
-    scale, zero_point = float(tensor.scale.item()), int(tensor.zero_point.reshape(-1)[0])
-    low, high = bounds
-    start, end = ((level - zero_point) * scale for level in (dtype.lowest, dtype.highest))
+    scale, (low, high) = tensor.step, bounds
+    start, end = ((level - tensor.offset) * scale for level in tensor.limits)
     # Half a step of slack: the ends of the range are rounded.
     return start >= low - scale / 2 and end <= high + scale / 2

@@ -8,10 +8,10 @@ import onnx_ir as ir
 from quantry.data.conform import describe
 from quantry.facts.operators import OPERATORS, Family
 from quantry.graph.float_model import FloatModel
+from quantry.graph.qdq import is_dequantize
 from quantry.plan.rules import RULE_OF_OPERATOR
 from quantry.recipe import DataType, Dynamic, LayerTypes, MatMulNBits, Recipe
 from quantry.recipe.checked import Checked
-from quantry.targets.pairs import is_dequantize
 from quantry.targets.rules.rule import OTHER_FORMATS, CheckedModel, Rule, Violation
 
 # Operators that only move or select values have the type of what they move.
@@ -70,8 +70,6 @@ class StaticShapes(Rule):
     def violations(self, model: CheckedModel) -> Iterator[Violation]:
         """Yield the inputs with unknown dimensions."""
         for value in model.graph.inputs:
-            if value.name in model.graph.initializers:
-                continue
             if value.shape is None or value.shape.is_dynamic():
                 shape = "unknown" if value.shape is None else str(value.shape)
                 change = "quantize the float model with --target and --batch, which fix the shape"

@@ -6,12 +6,12 @@ from dataclasses import dataclass, fields, replace
 import onnx_ir as ir
 
 from quantry.facts.operators import FUSIBLE, Family, operators_where
+from quantry.graph.qdq import is_dequantize, is_quantize
 from quantry.numerics.power_of_two import scale_at
 from quantry.plan.after_layers import post_processing
 from quantry.plan.stay_float import masked_tensors
 from quantry.recipe import NpuLimits, Recipe
 from quantry.scale.npu import LIMITS, find_units, is_correction
-from quantry.targets.pairs import is_dequantize, is_quantize
 from quantry.targets.rules.rule import CheckedModel, Rule, Violation
 
 _COMPUTING = operators_where(lambda row: row.npu and not row.npu.moves)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
+from quantry.graph.qdq import QuantizedTensor
 from quantry.recipe import DataType, DerivedBias, FixedScale, OwnBias, PerChannel, PerGroup, PowerOfTwoScale, Recipe
-from quantry.targets.pairs import QuantizedTensor
 from quantry.targets.rules.rule import CheckedModel, Rule, Violation, specs_of
 
 _CENTRE = {ir.DataType.UINT4: 8, ir.DataType.UINT8: 128, ir.DataType.UINT16: 32768}
@@ -54,7 +54,7 @@ class Types(Rule):
                 given = "unknown" if tensor.dtype is None else tensor.dtype.name.lower()
                 names = _listed(allowed)
                 yield self.broken(
-                    tensor.node, f"{tensor.role} {name!r} is {given}, allowed {names}", f"quantize it to {names}"
+                    tensor.node_name, f"{tensor.role} {name!r} is {given}, allowed {names}", f"quantize it to {names}"
                 )
 
     def legalized(self, recipe: Recipe) -> Recipe:
@@ -105,10 +105,10 @@ class Centred(Rule):
         """Yield the tensors with another zero point."""
         for name, tensor in model.tensors.tensors.items():
             centre = _CENTRE.get(tensor.dtype, 0) if self.unsigned and tensor.dtype is not None else 0
-            if tensor.role in self.roles and (tensor.zero_point != centre).any():
-                given = int(tensor.zero_point.reshape(-1)[np.argmax(tensor.zero_point.reshape(-1) != centre)])
+            if tensor.role in self.roles and (tensor.zero_points != centre).any():
+                given = int(tensor.zero_points.reshape(-1)[np.argmax(tensor.zero_points.reshape(-1) != centre)])
                 values = f"{name!r} has zero point {given}, allowed {centre}"
-                yield self.broken(tensor.node, values, "quantize it symmetrically")
+                yield self.broken(tensor.node_name, values, "quantize it symmetrically")
 
     def conflicts(self, recipe: Recipe) -> Iterator[str]:
         """Yield the fields of a recipe that ask for asymmetric tensors."""
@@ -149,20 +149,20 @@ class Granularity(Rule):
     def violations(self, model: CheckedModel) -> Iterator[Violation]:
         """Yield the tensors with too many scales, and those whose scale is not stored."""
         for name, tensor in model.tensors.tensors.items():
-            if tensor.scale is None:
+            if tensor.scales is None:
                 values = f"the scale of {name!r} is computed at run time"
-                yield self.broken(tensor.node, values, "store the scale as an initializer", "scale")
-            elif tensor.scale.size != 1 and not self._allows(tensor):
+                yield self.broken(tensor.node_name, values, "store the scale as an initializer", "scale")
+            elif tensor.scales.size != 1 and not self._allows(tensor):
                 yield self.broken(
-                    tensor.node, f"{name!r} has {tensor.scale.size} scales, allowed 1", "quantize it per tensor"
+                    tensor.node_name, f"{name!r} has {tensor.scales.size} scales, allowed 1", "quantize it per tensor"
                 )
 
     def _allows(self, tensor: QuantizedTensor) -> bool:
-        assert tensor.scale is not None
+        assert tensor.scales is not None
         # A bias has one scale per channel wherever its weight has.
         if tensor.role not in ("weight", "bias"):
             return False
-        return self.weights_per_channel if tensor.scale.ndim == 1 else self.weights_per_group
+        return self.weights_per_channel if tensor.scales.ndim == 1 else self.weights_per_group
 
     def conflicts(self, recipe: Recipe) -> Iterator[str]:
         """Yield the fields of a recipe that ask for more scales."""
@@ -188,13 +188,13 @@ class PowersOfTwo(Rule):
     def violations(self, model: CheckedModel) -> Iterator[Violation]:
         """Yield the tensors with another scale."""
         for name, tensor in model.tensors.tensors.items():
-            if tensor.scale is None or tensor.scale.size != 1 or tensor.position is not None:
+            if tensor.scales is None or tensor.scales.size != 1 or tensor.position is not None:
                 continue
-            scale = tensor.scale.item()
+            scale = tensor.scales.item()
             usable = math.isfinite(scale) and scale > 0
             nearest = f"2**{round(math.log2(scale))}" if usable else "a power of two"
             values = f"{name!r} has scale {scale:.6g}, allowed powers of two"
-            yield self.broken(tensor.node, values, f"use {nearest} and quantize the float model again")
+            yield self.broken(tensor.node_name, values, f"use {nearest} and quantize the float model again")
 
     def conflicts(self, recipe: Recipe) -> Iterator[str]:
         """Yield the fields of a recipe that ask for other scales."""
@@ -223,13 +223,13 @@ class SmallestRange(Rule):
     def violations(self, model: CheckedModel) -> Iterator[Violation]:
         """Yield the activations with a narrower range."""
         for name, tensor in model.tensors.tensors.items():
-            if tensor.role != "activation" or tensor.scale is None or tensor.dtype is None:
+            if tensor.role != "activation" or tensor.scales is None or tensor.dtype is None:
                 continue
             # Half a step of slack: the width is a rounded float32 product.
-            width = float(tensor.scale.max()) * (2.0 ** round(tensor.dtype.itemsize * 8) - 0.5)
+            width = float(tensor.scales.max()) * (2.0 ** round(tensor.dtype.itemsize * 8) - 0.5)
             if width < self.width:
                 yield self.broken(
-                    tensor.node,
+                    tensor.node_name,
                     f"the range of {name!r} is {width:.3g} wide, allowed {self.width:g} or more",
                     "the tensor is (almost) constant: keep its node float, or calibrate on other data",
                 )
@@ -259,9 +259,9 @@ class FixedScales(Rule):
         for node in model.operators:
             for entry in self.entries:
                 tensor = model.tensors.of(node.outputs[0]) if node.op_type == entry.operator else None
-                if tensor is None or tensor.scale is None or tensor.dtype is not _onnx(entry.dtype):
+                if tensor is None or tensor.scales is None or tensor.dtype is not _onnx(entry.dtype):
                     continue
-                given = float(tensor.scale.reshape(-1)[0]), int(tensor.zero_point.reshape(-1)[0])
+                given = float(tensor.scales.reshape(-1)[0]), int(tensor.zero_points.reshape(-1)[0])
                 if given != (entry.scale, entry.zero_point):
                     yield self.broken(
                         node.name,

@@ -13,11 +13,11 @@ from quantry.graph.edit import products_after
 from quantry.graph.float_model import FloatModel
 from quantry.graph.load import ModelLike, model_source
 from quantry.graph.passes.infer_shapes import infer_shapes
-from quantry.graph.passes.tidy import name_nodes
+from quantry.graph.passes.tidy import inputs_without_initializers, name_nodes
+from quantry.graph.qdq import QdqTensors, is_dequantize, is_pair_node
 from quantry.recipe import OwnBias, Recipe, TensorSpec
 from quantry.recipe.checked import Checked
 from quantry.targets.as_pairs import write_as_pairs
-from quantry.targets.pairs import QdqTensors, is_dequantize, is_quantize
 
 OTHER_FORMATS = {
     "DynamicQuantizeLinear": "its scale is computed at run time",
@@ -75,13 +75,14 @@ class CheckedModel:
         loaded = source.load()
         # Scales and weights may come from Constant nodes, and types of intermediate tensors need not be stored.
         common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(loaded)
+        inputs_without_initializers(loaded)
         name_nodes(loaded)
         self.metadata = dict(loaded.metadata_props)
         write_as_pairs(loaded)
         infer_shapes(loaded)
         self.graph: ir.Graph = loaded.graph
         self.tensors = QdqTensors(self.graph)
-        self.operators = [node for node in self.graph if not is_quantize(node) and not is_dequantize(node)]
+        self.operators = [node for node in self.graph if not is_pair_node(node)]
 
     @cached_property
     def excluded(self) -> frozenset[str]:
