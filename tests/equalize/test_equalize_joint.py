@@ -12,8 +12,8 @@ from tests.onnx_oracle import from_text, run
 
 import quantry
 from quantry.equalize.channel_labels import ChannelLabels
+from quantry.equalize.channels import reshaped
 from quantry.equalize.geometric_program import SharedScale, SharedScales, WeightScale, log_sum, minimized
-from quantry.equalize.reshaped_labels import reshaped
 from quantry.equalize.rounding_errors import ObservedChannels, observed_tensors
 from quantry.equalize.types import Types
 from quantry.errors import RecipeError
@@ -176,7 +176,7 @@ def test_weights_near_the_end_of_float32_stay() -> None:
 
 def test_no_factor_passes_a_sigmoid() -> None:
     result = quantry.quantize(network(BODIES["function in between"]), samples(1), JOINT["XINT8"], store=None)
-    assert any("Sigmoid does not pass factors on" in note for note in result.notes)
+    assert any("Sigmoid is not positively homogeneous" in note for note in result.notes)
 
 
 def _products(body: str, options: JointEqualization) -> int:

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir as ir
 
+from quantry.equalize.channels import ChannelAxis, axis_after
 from quantry.equalize.linear_layer import LinearLayer, array_of, linear_layer, store_array, taken_bias
-from quantry.equalize.passage import Channels, passage
 from quantry.facts.operators import LINEAR, Family, operators_where
 from quantry.graph.edit import constant_of
 
@@ -217,7 +217,7 @@ class _Walk:
             return self._joined(node, index, position)
         if index != 0:
             return f"{node.op_type} needs the order of its channels"
-        passed = passage(node, Channels(position.axis, position.flattened))
+        passed = axis_after(node, ChannelAxis(position.axis, position.flattened))
         if isinstance(passed, str):
             return f"{node.op_type} needs the order of its channels"
         if passed.flattened and position.start:

@@ -263,7 +263,7 @@ _FEWEST_CHANNELS = 4
 """A convolution of fewer channels is not worth splitting."""
 
 
-@stage(name="group_channels", version=1, environment=depends_on("onnx_ir", "numpy"))
+@stage(name="group_channels", version=2, environment=depends_on("onnx_ir", "numpy"))
 def group_channels(model: FloatModel, options: ChannelGroups, weight: TensorSpec) -> FloatModel:
     """Return a model that computes the same, with some convolutions split into several.
 

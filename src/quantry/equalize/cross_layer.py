@@ -34,8 +34,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from quantry.equalize.channels import ChannelAxis, not_homogeneous, propagate_factor
 from quantry.equalize.linear_layer import LinearLayer, array_of, bias_magnitude, linear_layer, scaled_bias, store_array
-from quantry.equalize.passage import Channels, not_homogeneous, passage
 from quantry.facts.operators import LINEAR
 from quantry.graph.float_model import FloatModel
 from quantry.graph.passes.clip6_to_relu import clip6_to_relu
@@ -292,7 +292,7 @@ def find_chains(model: ir.Model) -> Chains:
 
 def _follow(head: LinearLayer, found: dict[ir.Node, LinearLayer | str]) -> _Link | str:
     """Return the link from a layer to the next, or why there is none."""
-    value, channels = head.output, Channels(head.output_axis)
+    value, channels = head.output, ChannelAxis(head.output_axis)
     while True:
         readers = [usage.node for usage in value.uses()]
         if value.is_graph_output():
@@ -308,13 +308,13 @@ def _follow(head: LinearLayer, found: dict[ir.Node, LinearLayer | str]) -> _Link
         tail = found.get(reader)
         if tail is not None:
             return _link(head, channels, tail)
-        passed = passage(reader, channels)
+        passed = propagate_factor(reader, channels)
         if isinstance(passed, str):
             return passed
         value, channels = reader.outputs[0], passed
 
 
-def _link(head: LinearLayer, channels: Channels, tail: LinearLayer | str) -> _Link | str:
+def _link(head: LinearLayer, channels: ChannelAxis, tail: LinearLayer | str) -> _Link | str:
     if isinstance(tail, str):
         return f"about the layer after it: {tail}"
     produced, read = head.layout.outputs, tail.layout.inputs
@@ -393,7 +393,7 @@ def _apply(layer: LinearLayer, factors: Factors) -> bool:
     return True
 
 
-@stage(name="equalize", version=1, environment=depends_on("onnx_ir", "numpy"))
+@stage(name="equalize", version=2, environment=depends_on("onnx_ir", "numpy"))
 def equalize(model: FloatModel, options: EqualizeOptions) -> FloatModel:
     """Return a model with the same outputs whose weights are easier to quantize.
 

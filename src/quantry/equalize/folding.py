@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
+from quantry.equalize.channels import ChannelAxis, propagate_factor
 from quantry.equalize.linear_layer import LinearLayer, array_of, is_own, linear_layer, scaled_bias, store_array
-from quantry.equalize.passage import Channels, passage
 from quantry.facts.operators import LINEAR
 from quantry.graph.edit import FreshNames
 from quantry.graph.weights import new_initializer
@@ -293,9 +293,9 @@ def _fold_producer(value: ir.Value, producer: ir.Node, part: _ChannelRange) -> F
         return _fold_clip(producer, part)
     if producer.op_type not in ("Pad", "MaxPool"):
         part = replace(part, bounded=False)
-    passed = passage(producer, Channels(part.axis))
+    passed = propagate_factor(producer, ChannelAxis(part.axis))
     source = producer.inputs[0]
-    if passed != Channels(part.axis) or source is None or source.shape is None or len(source.shape) != part.rank:
+    if passed != ChannelAxis(part.axis) or source is None or source.shape is None or len(source.shape) != part.rank:
         return passed if isinstance(passed, str) else f"{producer.op_type} combines or moves channels"
     return _fold(source, frozenset([producer]), part)
 

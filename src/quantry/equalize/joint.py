@@ -73,7 +73,7 @@ def joint_needs(model: FloatModel, types: Types) -> Needs:
     return Needs(tuple((value.name or "", axis) for value, axis in observed_tensors(labels, types)))
 
 
-@stage(name="joint", version=7, environment=depends_on("onnx_ir", "numpy"))
+@stage(name="joint", version=8, environment=depends_on("onnx_ir", "numpy"))
 def equalize_jointly(
     model: FloatModel,
     statistics: Statistics,

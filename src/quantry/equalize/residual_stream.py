@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from quantry.equalize.channel_motion import axis_after, axis_before
+from quantry.equalize.channels import ChannelAxis, axis_after, axis_before
 from quantry.equalize.linear_layer import LinearLayer, linear_layer
-from quantry.facts.operators import KNOWN_DOMAINS, LINEAR
+from quantry.facts.operators import KNOWN_DOMAINS, LINEAR, Family, facts
 from quantry.graph.edit import constant_of, int_of
 
 Use = tuple[ir.Node, int]
@@ -230,7 +230,7 @@ class _Walk:
         elif (operand := _scaled(producer)) is not None:
             self._operand(producer, operand, axis - _rank(value) + _rank(producer.inputs[operand]))
         else:
-            before = axis_before(producer, axis, value)
+            before = axis_before(producer, axis, value) if _moved(producer) else _reads(producer)
             if isinstance(before, str):
                 raise _Declined(before)
             for index in _moved(producer):
@@ -274,10 +274,10 @@ class _Walk:
             self._visit(node.outputs[0], axis - _rank(node.inputs[index]) + _rank(node.outputs[0]))
         else:
             for output in filter(_is_read, node.outputs):
-                after = axis_after(node, axis, output) if index in _moved(node) else _reads(node)
-                if isinstance(after, str):
-                    raise _Declined(after)
-                self._visit(output, after)
+                after = axis_after(node, ChannelAxis(axis), output) if index in _moved(node) else _reads(node)
+                if isinstance(after, str) or after.flattened:
+                    raise _Declined(after if isinstance(after, str) else f"{node.op_type} mixes its channels")
+                self._visit(output, after.axis)
 
     def _norm(self, node: ir.Node, index: int, axis: int) -> None:
         found = normalization(node)
@@ -322,8 +322,10 @@ def layers_after(use: Use, axis: int) -> list[LinearLayer] | None:
         return None
     found: list[LinearLayer] = []
     for output in filter(_is_read, node.outputs):
-        after = axis_after(node, axis, output)
-        parts = [None if isinstance(after, str) else layers_after(use, after) for use in output.uses()]
+        after = axis_after(node, ChannelAxis(axis), output)
+        if isinstance(after, str) or after.flattened:
+            return None
+        parts = [layers_after(use, after.axis) for use in output.uses()]
         if output.is_graph_output() or any(part is None for part in parts):
             return None
         found += [layer for part in parts if part is not None for layer in part]
@@ -372,11 +374,15 @@ def _scaled_layer(value: ir.Value) -> LinearLayer | None:
 
 
 def _moved(node: ir.Node) -> range:
-    return range(len(node.inputs)) if node.op_type == "Concat" else range(1)
+    """Return the indices of inputs whose positions a node copies, joins or averages, which every matrix passes."""
+    row = facts(node)
+    if row.family is Family.JOIN:
+        return range(len(node.inputs))
+    return range(1) if row.copies is not None or row.family is Family.AVERAGE else range(0)
 
 
 def _reads(node: ir.Node) -> str:
-    return f"{node.op_type} reads it"
+    return f"{node.op_type} reads or writes it"
 
 
 def _is_read(value: ir.Value) -> bool:

@@ -48,7 +48,7 @@ from quantry.recipe import Rotation
 from quantry.runtime.environment import depends_on
 
 
-@stage(name="rotate", version=2, environment=depends_on("onnx_ir", "numpy"))
+@stage(name="rotate", version=3, environment=depends_on("onnx_ir", "numpy"))
 def rotate(model: FloatModel, options: Rotation) -> FloatModel:
     """Return a model that computes the same, with residual streams whose channels are all alike.
 

@@ -111,7 +111,7 @@ def smooth_needs(model: FloatModel, options: SmoothQuant, equalized: bool = Fals
     return Needs(tuple((site.value.name or "", site.axis) for site in sites))
 
 
-@stage(name="smooth", version=7, environment=depends_on("onnx_ir", "numpy"))
+@stage(name="smooth", version=8, environment=depends_on("onnx_ir", "numpy"))
 def smooth(
     model: FloatModel,
     statistics: Statistics,

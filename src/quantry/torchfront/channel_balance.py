@@ -26,9 +26,9 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from quantry.equalize.channels import ChannelAxis, propagate_factor
 from quantry.equalize.folding import Fold, Restore, ScaleLayer, find_fold
 from quantry.equalize.linear_layer import ChannelLayout, LinearLayer, array_of
-from quantry.equalize.passage import Channels, passage
 from quantry.equalize.smooth import Site, find_sites, within_span
 from quantry.execute.fake_quantizer import FakeQuantizer
 from quantry.graph.edit import FreshNames
@@ -442,7 +442,7 @@ def _divided(
             start = found[0][1].stop
         return own
     through = producer.inputs if producer.op_type == "Mul" else producer.inputs[:1]
-    if producer.op_type != "Mul" and passage(producer, Channels(1)) != Channels(1):
+    if producer.op_type != "Mul" and propagate_factor(producer, ChannelAxis(1)) != ChannelAxis(1):
         return None
     ways = [_divided(source, start, ends, definition) for source in through if source is not None]
     return next((own + way for way in ways if way is not None), None)

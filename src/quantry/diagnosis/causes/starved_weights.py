@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from quantry.diagnosis.evidence import Evidence, Finding, counted
 from quantry.diagnosis.fix import JOINT_FIX, Fix
-from quantry.equalize.passage import Channels, passage
+from quantry.equalize.channels import ChannelAxis, propagate_factor
 from quantry.facts.operators import LINEAR, output_channel_axis
 from quantry.recipe import CrossLayer, PerChannel, PerTensor, Recipe, SmoothQuant
 
@@ -110,5 +110,5 @@ def _ratio(ranges: np.ndarray, harmed: bool) -> float | None:
 def _blocked(node: ir.Node) -> str:
     """Return why factors of channels cannot be moved out of a layer, or an empty string."""
     readers = [use.node for use in node.outputs[0].uses()]
-    answers = (passage(reader, Channels(1)) for reader in readers if reader.op_type not in LINEAR)
+    answers = (propagate_factor(reader, ChannelAxis(1)) for reader in readers if reader.op_type not in LINEAR)
     return next((answer for answer in answers if isinstance(answer, str)), "")
