@@ -11,11 +11,10 @@ from tune_models import chain, inputs, task_of
 
 from quantry.recipe import AdaQuant, AdaRound, LayerTraining
 from quantry.tune.adaround_and_adaquant import train_layer
-from quantry.tune.gpu_form import TensorForm
 from quantry.tune.layer_problem import LayerProblem
 from quantry.tune.layers import find_layers
 from quantry.tune.layerwise import LayerWalker
-from quantry.tune.quadratic_form import QuadraticForm, aimed, centred, joined, part_that_holds
+from quantry.tune.quadratic_form import QuadraticForm, compensation_share, joined, with_compensation
 
 
 def form_of(columns: np.ndarray, targets: np.ndarray) -> QuadraticForm:
@@ -23,7 +22,7 @@ def form_of(columns: np.ndarray, targets: np.ndarray) -> QuadraticForm:
     turned = columns.transpose(0, 2, 1)
     count = columns.shape[1]
     sums = [turned @ columns, turned @ targets, (targets**2).sum(1), columns.sum(1), targets.sum(1)]
-    return QuadraticForm(*centred([total / count for total in sums]), count=count)
+    return QuadraticForm.of_sums(sums, count)
 
 
 def drawn(seed: int, positions: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -54,8 +53,8 @@ def test_halves_join_to_the_moments_of_all(seed: int, cut: int) -> None:
 def test_aim_between_is_the_error_and_slope_that_autograd_finds_there(seed: int, part: float) -> None:
     columns, weight, bias, change = drawn(seed, 50)
     targets = outputs(columns, weight, bias) + np.random.default_rng(seed).standard_normal((2, 50, 3))
-    form = aimed(form_of(columns, targets), weight, bias, part)
-    assert form.part == part
+    form = with_compensation(form_of(columns, targets), weight, bias, part)
+    assert form.compensated == part
     between = torch.from_numpy(part * targets + (1 - part) * outputs(columns, weight, bias))
     tried = torch.tensor(weight + change, requires_grad=True)
     found = torch.from_numpy(columns) @ tried.transpose(1, 2) + torch.from_numpy(bias)[:, None, :]
@@ -76,22 +75,17 @@ def test_compensation_is_distinguished_from_overfitting(seed: int) -> None:
     for error in (outputs(columns, change, 0 * bias), noise):
         targets = outputs(columns, weight, bias) + error
         halves = [form_of(columns[:, half::2], targets[:, half::2]) for half in (0, 1)]
-        parts.append(part_that_holds(halves, weight))
-        tensors = [
-            TensorForm(*(torch.from_numpy(getattr(half, name)) for name in NAMES), count=half.count) for half in halves
-        ]
-        in_torch = part_that_holds(tensors, torch.from_numpy(weight), torch.linalg.solve)
+        parts.append(compensation_share(halves, weight))
+        tensors = [half.converted(torch.from_numpy) for half in halves]
+        in_torch = compensation_share(tensors, torch.from_numpy(weight), torch.linalg.solve)
         assert in_torch == pytest.approx(parts[-1], abs=1e-9)
     assert parts[0] > 0.85
     assert parts[1] < 0.75 * parts[0]  # at most 0.62 for any of these seeds
 
 
-NAMES = ("gram", "cross", "power", "column_mean", "target_mean")
-
-
 def test_one_half_alone_gives_no_compensation() -> None:
     columns, weight, bias, change = drawn(0, 40)
-    assert part_that_holds([form_of(columns, outputs(columns, weight + change, bias))], weight) == 0.0
+    assert compensation_share([form_of(columns, outputs(columns, weight + change, bias))], weight) == 0.0
 
 
 def test_one_sample_is_split_between_its_images() -> None:
@@ -106,7 +100,7 @@ def _parts(samples: list[dict[str, np.ndarray]]) -> list[float]:
     task = task_of(chain(), samples)
     layers, _ = find_layers(task.model.model, task.plan, ("Conv",))
     visits = LayerWalker(task, layers, AdaQuant()).visits("test")
-    return [LayerProblem(visit, trains_bias=True, trained=True).quadratic.part for visit in visits]
+    return [LayerProblem(visit, trains_bias=True, trained=True).quadratic.compensated for visit in visits]
 
 
 @pytest.mark.parametrize("step", [AdaRound(iterations=300, regularization=1.0)], ids=["adaround"])

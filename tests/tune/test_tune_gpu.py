@@ -18,13 +18,13 @@ from quantry.execute.torch_stream import TensorSamples
 from quantry.recipe import AdaQuant, AdaRound, DataType, Gptq, LayerTraining, LayerTuning, PlanOptions, TensorSpec
 from quantry.tune import TuneTask, tune
 from quantry.tune.adaround_and_adaquant import train
-from quantry.tune.gpu_rows import TorchRows, TritonRows, gpu_backend, quadratic_slope, tensors_of
+from quantry.tune.gpu_rows import TorchRows, TritonRows, gpu_backend, loader, quadratic_slope
 from quantry.tune.layer_problem import LayerProblem
 from quantry.tune.layers import find_layers
 from quantry.tune.layerwise import LayerVisit, LayerWalker
 from quantry.tune.quadratic_form import gather, joined
 from quantry.tune.row_backends import NumpyRows, cpu_backend
-from quantry.tune.row_problem import BiasGrid
+from quantry.tune.row_problem import BiasGrid, RowProblem
 
 torch.set_num_threads(1)
 
@@ -167,6 +167,13 @@ def test_gpu_backend_keeps_the_rows_that_the_cpu_backend_keeps(
     assert len(alike) == 5
     # A weight at the border between two integers may end on either side, which matters to one layer of 8 columns.
     assert sum(alike) >= 4
+
+
+def tensors_of(rows: RowProblem, device: str) -> RowProblem:
+    load = loader(device)
+    grid = BiasGrid(*(load(getattr(rows.bias_grid, name)) for name in ("scale", "lowest", "highest")))
+    arrays = {name: load(array) for name, array in vars(rows).items() if isinstance(array, np.ndarray)}
+    return replace(rows, bias_grid=grid, **arrays)
 
 
 @pytest.mark.parametrize("shape", [(5, 1, 9), (1, 10, 70), (2, 3, 150)], ids=str)

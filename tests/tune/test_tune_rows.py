@@ -215,7 +215,7 @@ def measured(visit: LayerVisit, problem: LayerProblem, weight: np.ndarray, bias:
 
     Targets are those of the training: outputs of the float model as far as errors of the inputs can be made up for.
     """
-    errors, part = [], problem.quadratic.part
+    errors, part = [], problem.quadratic.compensated
     for sample in range(visit.samples):
         columns, targets = problem.matrix.columns(*visit.pair(sample), 10**9, np.random.default_rng(0))
         seen = columns.astype(np.float64)

@@ -28,7 +28,7 @@ from quantry.recipe import (
 )
 from quantry.tune import Tuned, TuneTask, tune
 from quantry.tune.blockwise import cut_into_blocks
-from quantry.tune.gpu_rows import Slope, quadratic_slope, tensors_of
+from quantry.tune.gpu_rows import Slope, loader, quadratic_slope
 from quantry.tune.layer_problem import LayerProblem
 from quantry.tune.layers import find_layers
 from quantry.tune.layerwise import LayerWalker
@@ -121,7 +121,9 @@ def test_trained_scales_stay_powers_of_two_and_shared_ones_stay_shared(step: Tun
 
 
 def whole_data(problem: LayerProblem) -> Slope:
-    return quadratic_slope(tensors_of(row_problem(problem, rounds=False), "cpu"))
+    return quadratic_slope(
+        row_problem(problem, problem.quadratic.converted(torch.from_numpy), rounds=False, load=loader("cpu"))
+    )
 
 
 def test_hand_written_gradients_equal_those_of_autograd(task: TuneTask) -> None:
@@ -144,7 +146,7 @@ def test_hand_written_gradients_equal_those_of_autograd(task: TuneTask) -> None:
 
 def test_whole_data_and_mini_batches_of_all_samples_have_the_same_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     # Mini-batches aim at the float model's outputs as they are.
-    monkeypatch.setattr("quantry.tune.layer_problem.part_that_holds", lambda *_: 1.0)
+    monkeypatch.setattr("quantry.tune.layer_problem.compensation_share", lambda *_: 1.0)
     samples = inputs(SHAPE, 4)
     task = task_of(chain(), samples)
     step = AdaRound(batch_size=4, whole_data=False, operators=("Conv",))

@@ -28,6 +28,7 @@ import numpy.typing as npt
 from quantry.errors import MissingExtraError
 from quantry.recipe import AdaQuant, AdaRound
 from quantry.runtime.threads import one_blas_thread
+from quantry.tune.arrays import where
 from quantry.tune.layer_problem import LayerProblem
 from quantry.tune.layers import LayerConstants
 from quantry.tune.layerwise import LayerVisit, tune_layers
@@ -218,11 +219,11 @@ class _BestRows:
         bias = backend.load(rounded)
         errors = backend.error(weight, bias)
         # Rows with the same loss to the last bit are the same rows.
-        changed, self._last = not backend.equal(errors, self._last), errors
+        changed, self._last = bool((errors != self._last).any()), errors
         better = errors < self._best
-        self._best = backend.where(better, errors, self._best)
-        self._weight = backend.where(better[:, :, None], weight, self._weight)
-        self._bias = backend.where(better, bias, self._bias)
+        self._best = where(better, errors, self._best)
+        self._weight = where(better[:, :, None], weight, self._weight)
+        self._bias = where(better, bias, self._bias)
         return changed
 
     def result(self) -> LayerConstants:

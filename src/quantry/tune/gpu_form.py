@@ -4,7 +4,6 @@ This module imports torch, so it is imported inside functions only.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from typing import Any
@@ -24,7 +23,7 @@ from quantry.tune.layer_matrix import LayerMatrix, Window, window_of
 from quantry.tune.layer_problem import LayerProblem
 from quantry.tune.layers import NORMALIZATIONS, Layer
 from quantry.tune.layerwise import LayerVisit
-from quantry.tune.quadratic_form import QuadraticForm, aimed, centred, halves_of, joined, part_that_holds, positions_of
+from quantry.tune.quadratic_form import QuadraticForm, add_sums, images_of_halves, positions_of
 
 # Products are cheap on a GPU, so it gathers this many times the positions of the CPU.
 _MORE = 4
@@ -34,69 +33,21 @@ _POSITIONS = 2048
 _NUMBERS_AT_ONCE = 2**26
 
 
-@dataclass(frozen=True, eq=False)
-class TensorForm:
-    """Second moments of a layer's columns and targets, in float64; attributes as in `QuadraticForm`."""
-
-    gram: Any
-    cross: Any
-    power: Any
-    column_mean: Any
-    target_mean: Any
-    count: int
-    part: float = 1.0
-
-    def error(self, weight: Any, bias: Any) -> Any:
-        """Return the mean squared error of each row, ``[groups, rows]``.
-
-        Args:
-            weight: ``[groups, rows, width]``.
-            bias: ``[groups, rows]``.
-        """
-        exact = weight.double()
-        centered = ((exact @ self.gram - 2.0 * self.cross.transpose(1, 2)) * exact).sum(2) + self.power
-        shift = (exact @ self.column_mean[:, :, None])[:, :, 0] + bias - self.target_mean
-        return centered.clamp_(min=0.0) + shift.square_()
-
-    def without_bias(self, bias: Any) -> "TensorForm":
-        """Return the form for a fixed bias: moments about zero of the targets minus the bias."""
-        goal, mean = self.target_mean - bias, self.column_mean
-        return replace(
-            self,
-            gram=self.gram + mean[:, :, None] * mean[:, None, :],
-            cross=self.cross + mean[:, :, None] * goal[:, None, :],
-            power=self.power + goal**2,
-            column_mean=torch.zeros_like(mean),
-            target_mean=bias.double(),
-        )
-
-    def arrays(self) -> QuadraticForm:
-        """Return the form as NumPy arrays."""
-        parts = (self.gram, self.cross, self.power, self.column_mean, self.target_mean)
-        gram, cross, power, columns, targets = (part.cpu().numpy() for part in parts)
-        return QuadraticForm(gram, cross, power, columns, targets, self.count, self.part)
-
-
-def device_form(problem: LayerProblem, device: str) -> TensorForm:
+def device_form(problem: LayerProblem, device: str) -> QuadraticForm:
     """Return the quadratic form of a layer on a device; gathered there if its activations are there.
 
     Args:
         problem: The layer, which compensates errors of its inputs.
         device: Where the form goes.
     """
-    visit = problem.visit
-    if visit.walker.device is None:
-        form = problem.quadratic
-        parts = (form.gram, form.cross, form.power, form.column_mean, form.target_mean)
-        gram, cross, power, columns, targets = (torch.from_numpy(np.ascontiguousarray(p)).to(device) for p in parts)
-        return TensorForm(gram, cross, power, columns, targets, form.count, form.part)
 
-    halves = gather_tensors(visit, problem.matrix, trained=problem.trained)
-    weight, bias = (torch.from_numpy(part.astype(np.float64)).to(device) for part in (problem.weight, problem.bias))
-    whole = aimed(joined(halves), weight, bias, part_that_holds(halves, weight, torch.linalg.solve))
-    if problem.bias_moves:
-        return whole
-    return whole.without_bias(torch.from_numpy(problem.rounded_bias(problem.bias).copy()).to(device))
+    def load(array: Any) -> Any:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+    if problem.visit.walker.device is None:
+        return problem.quadratic.converted(load)
+    halves = gather_tensors(problem.visit, problem.matrix, trained=problem.trained)
+    return problem.form_of(halves, load, torch.linalg.solve)
 
 
 def gathers(matrix: LayerMatrix) -> bool:
@@ -104,7 +55,7 @@ def gathers(matrix: LayerMatrix) -> bool:
     return matrix.operator not in NORMALIZATIONS
 
 
-def gather_tensors(visit: LayerVisit, matrix: LayerMatrix, *, trained: bool = False) -> tuple[TensorForm, ...]:
+def gather_tensors(visit: LayerVisit, matrix: LayerMatrix, *, trained: bool = False) -> tuple[QuadraticForm, ...]:
     """Return the quadratic form of a layer for each half of its samples, from one pass over them.
 
     Args:
@@ -116,7 +67,8 @@ def gather_tensors(visit: LayerVisit, matrix: LayerMatrix, *, trained: bool = Fa
         Two forms; one if there is only one sample with one image, or if there are too few positions for two halves.
     """
     share = _MORE * positions_of(matrix, visit.samples, trained=trained)
-    halves = _Sums(), _Sums()
+    counts = [0, 0]
+    halves: tuple[list[Any], list[Any]] = [], []
     random = None
     for numbers, values, output in visit.tensor_pairs():
         if random is None:
@@ -126,8 +78,10 @@ def gather_tensors(visit: LayerVisit, matrix: LayerMatrix, *, trained: bool = Fa
         most = max(1, share // images)
         for half, samples, fed, target in _halves(matrix, (numbers, visit.samples), values, output):
             for columns, targets in tensor_columns(matrix, fed, target, (most, samples), random):
-                halves[half].add(columns, targets)
-    return tuple(half.form() for half in halves if half.count)
+                counts[half] += columns.shape[1]
+                for sums in _moments(columns, targets):
+                    add_sums(halves[half], sums)
+    return tuple(QuadraticForm.of_sums(*half) for half in zip(halves, counts, strict=True) if half[1])
 
 
 def _halves(
@@ -136,7 +90,7 @@ def _halves(
     """Yield for each half its number, its number of samples, and their inputs and targets."""
     numbers, count = samples
     sizes = (len(values) if values.dim() > 1 else 1, output.numel())
-    found = [halves_of(matrix, (number, count), (sizes[0], sizes[1] // len(numbers))) for number in numbers]
+    found = [images_of_halves(matrix, (number, count), (sizes[0], sizes[1] // len(numbers))) for number in numbers]
     if len(numbers) == 1:
         for half, images in found[0]:
             yield half, 1, values[images], output[images]
@@ -146,24 +100,6 @@ def _halves(
         if chosen:
             parts = (tensor.unflatten(0, (len(numbers), -1))[chosen].flatten(0, 1) for tensor in (values, output))
             yield half, len(chosen), *parts
-
-
-class _Sums:
-    """Adds up second moments of columns and targets."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._sums: list[Any] = []
-
-    def add(self, columns: Any, targets: Any) -> None:
-        """Add columns and their targets."""
-        self.count += columns.shape[1]
-        for moments in _moments(columns, targets):
-            self._sums = [a.add_(b) for a, b in zip(self._sums, moments, strict=True)] if self._sums else moments
-
-    def form(self) -> TensorForm:
-        """Return the quadratic form."""
-        return TensorForm(*centred([total.div_(self.count) for total in self._sums]), count=self.count)
 
 
 def tensor_columns(

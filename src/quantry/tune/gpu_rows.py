@@ -20,49 +20,16 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
 
 from quantry.execute.trainable_graph import torch_device
-from quantry.numerics.torch_quantizer import round_and_clip
 from quantry.runtime.threads import threads_for
-from quantry.tune.gpu_form import TensorForm, device_form
+from quantry.tune.arrays import Load
+from quantry.tune.gpu_form import device_form
 from quantry.tune.layer_problem import LayerProblem
 from quantry.tune.row_backends import BETAS, EPSILON, RowBackend, RowSteps
-from quantry.tune.row_problem import HIGH, LOW, BiasGrid, RowProblem, bias_grid, start_values
+from quantry.tune.row_problem import HIGH, LOW, RowProblem, row_problem
 
 Float = npt.NDArray[np.float64]
 Slope = Callable[[Any, Any], tuple[Any, Any, Any]]
 """From weights and biases to the loss and its derivatives with respect to both."""
-
-
-@dataclass(frozen=True, eq=False)
-class TensorRows:
-    """What training starts from; attributes mean the same as those of `RowProblem`.
-
-    Attributes:
-        bias_grid: Scale, smallest and largest integer of each bias, float64 ``[3, groups, rows]``.
-    """
-
-    scale: Any
-    lowest: Any
-    highest: Any
-    value: Any
-    floor: Any
-    bias: Any
-    bias_grid: Any
-    bias_moves: bool
-    gram: Any = None
-    cross: Any = None
-    mean: Any = None
-    target: Any = None
-
-    def rounded_bias(self, bias: Any) -> Any:
-        """Return the nearest biases that can be written."""
-        scale, lowest, highest = self.bias_grid
-        levels = round_and_clip(bias / torch.where(scale > 0, scale, 1.0), lowest, highest)
-        return torch.where(scale > 0, levels.float() * scale.float(), bias)
-
-    def written(self, value: Any) -> Any:
-        """Return the weights that trained values are rounded to in the end."""
-        levels = value / self.scale if self.floor is None else self.floor + (value >= 0)
-        return round_and_clip(levels, self.lowest, self.highest) * self.scale
 
 
 def gpu_backend(problem: LayerProblem, device: str, *, rounds: bool) -> RowBackend:
@@ -73,13 +40,13 @@ def gpu_backend(problem: LayerProblem, device: str, *, rounds: bool) -> RowBacke
         device: The GPU, as the recipe names it.
         rounds: Train as AdaRound does, otherwise as AdaQuant does.
     """
-    where = torch_device(device)
-    form = device_form(problem, where)
-    steps = torch_steps(trained_rows(problem, where, form, rounds=rounds))
-    return tensor_backend(steps, form.error, where, constant=float(form.power.sum()))
+    device = torch_device(device)
+    form, load = device_form(problem, device), loader(device)
+    steps = torch_steps(row_problem(problem, form, rounds=rounds, load=load))
+    return tensor_backend(steps, form.error, load, constant=float(form.power.sum()))
 
 
-def torch_steps(rows: TensorRows) -> RowSteps:
+def torch_steps(rows: RowProblem) -> RowSteps:
     """Return the fastest implementation for rows with a quadratic form."""
     if triton_kernels() is None or not rows.value.is_cuda:
         return TorchRows(rows, quadratic_slope(rows))
@@ -89,80 +56,21 @@ def torch_steps(rows: TensorRows) -> RowSteps:
 def tensor_backend(
     steps: RowSteps,
     error: Callable[[Any, Any], Any],
-    device: str,
+    load: Load,
     *,
     constant: float = 0.0,
     per_row: bool = True,
 ) -> RowBackend:
     """Return a backend whose arrays are tensors; see `RowBackend`."""
-    return RowBackend(
-        steps,
-        error,
-        constant,
-        per_row,
-        load=functools.partial(_load, device=device),
-        store=lambda tensor: tensor.detach().cpu().numpy(),
-        where=torch.where,
-        equal=torch.equal,
-    )
+    return RowBackend(steps, error, constant, per_row, load, store=lambda tensor: tensor.detach().cpu().numpy())
 
 
-def trained_rows(problem: LayerProblem, device: str, form: TensorForm | None = None, *, rounds: bool) -> TensorRows:
-    """Return the rows of a layer.
-
-    Args:
-        problem: The layer.
-        device: Where to train it.
-        form: Its error as a quadratic form; None for a loss that is none.
-        rounds: Train as AdaRound does, otherwise as AdaQuant does.
-    """
-    grid = problem.grid
-    assert grid is not None
-    value, floor = start_values(problem, rounds=rounds)
-    biases, bias = bias_grid(problem), _load(problem.bias, device)
-    quadratic = {}
-    if form is not None:
-        quadratic = {
-            "gram": form.gram.float(),
-            "cross": form.cross.transpose(1, 2).float(),
-            "mean": form.column_mean.float(),
-            "target": form.target_mean.float(),
-        }
-    if rounds:
-        # AdaRound's bias stays fixed, as written, and the quadratic form contains it: its mean error is zero.
-        biases = BiasGrid(*(np.zeros(problem.bias.shape) for _ in range(3)))
-        bias = quadratic["target"] if form is not None else _load(problem.rounded_bias(problem.bias), device)
-    return TensorRows(
-        scale=_load(grid.scale, device),
-        lowest=_load(grid.lowest, device),
-        highest=_load(grid.highest, device),
-        value=_load(value, device),
-        floor=None if floor is None else _load(floor, device),
-        bias=bias,
-        bias_grid=_load(np.stack([biases.scale, biases.lowest, biases.highest]), device),
-        bias_moves=problem.bias_moves,
-        **quadratic,
-    )
+def loader(device: str) -> Load:
+    """Return a function that copies arrays to tensors on a device."""
+    return lambda array: torch.from_numpy(np.array(array)).to(device)
 
 
-def tensors_of(rows: RowProblem, device: str) -> TensorRows:
-    """Return rows that are given as arrays.
-
-    Args:
-        rows: The arrays.
-        device: Where the tensors go.
-    """
-    grid = rows.bias_grid
-    names = ("gram", "cross", "mean", "target", "scale", "lowest", "highest", "value", "bias")
-    return TensorRows(
-        **{name: _load(getattr(rows, name), device) for name in names},
-        floor=None if rows.floor is None else _load(rows.floor, device),
-        bias_grid=_load(np.stack([grid.scale, grid.lowest, grid.highest]), device),
-        bias_moves=rows.bias_moves,
-    )
-
-
-def quadratic_slope(rows: TensorRows) -> Slope:
+def quadratic_slope(rows: RowProblem) -> Slope:
     """Return the loss of a quadratic form, without its constant term, and its derivatives."""
 
     def slope(weight: Any, bias: Any) -> tuple[Any, Any, Any]:
@@ -184,7 +92,7 @@ class TorchRows:
         slope: The loss and its derivatives.
     """
 
-    def __init__(self, rows: TensorRows, slope: Slope) -> None:
+    def __init__(self, rows: RowProblem, slope: Slope) -> None:
         self._rows, self._slope = rows, slope
         self._value, self._bias = rows.value.clone(), rows.bias.clone()
         self._adam, self._bias_adam = Adam(self._value), Adam(self._bias)
@@ -225,7 +133,7 @@ class TorchRows:
         rows = self._rows
         levels = torch.round(self._value / rows.scale)
         weight = torch.clamp(levels, rows.lowest, rows.highest) * rows.scale
-        loss, slope, bias_slope = self._slope(weight, rows.rounded_bias(self._bias))
+        loss, slope, bias_slope = self._slope(weight, rows.bias_grid.round(self._bias))
         self._adam.step(slope * ((levels >= rows.lowest) & (levels <= rows.highest)), rate, spread)
         if rows.bias_moves:
             self._bias_adam.step(bias_slope, rate, spread)
@@ -295,7 +203,7 @@ class TritonRows:
         rows: What to train; not changed.
     """
 
-    def __init__(self, rows: TensorRows) -> None:
+    def __init__(self, rows: RowProblem) -> None:
         self._rows = rows
         self._shape: tuple[int, int, int] = tuple(rows.value.shape)
         groups, count, width = self._shape
@@ -305,8 +213,8 @@ class TritonRows:
         value = rows.value
         zero = torch.zeros_like(value)
         floor = zero if rows.floor is None else rows.floor
-        grid = [part.expand_as(value) for part in (rows.scale, rows.lowest, rows.highest)]
-        parts = [value, zero, zero, floor, rows.cross, *grid, _start(rows), zero]
+        steps = [limit.expand_as(value) for limit in (rows.scale, rows.lowest, rows.highest)]
+        parts = [value, zero, zero, floor, rows.cross, *steps, _start(rows), zero]
         # Padding is zero except for scales, which must not be: its weights are zero then and stay so.
         fills = [0.0] * 5 + [1.0] + [0.0] * 4
         planes = [self._pad(part, fill) for part, fill in zip(parts, fills, strict=True)]
@@ -317,7 +225,8 @@ class TritonRows:
         none = torch.zeros_like(rows.bias)
         vectors = torch.stack([rows.bias, rows.bias, none, none, rows.target])
         self._vectors = vectors.reshape(5, groups * count)
-        self._bias_grid = rows.bias_grid.reshape(3, groups * count).contiguous()
+        grid = rows.bias_grid
+        self._bias_grid = torch.stack([grid.scale, grid.lowest, grid.highest]).reshape(3, groups * count)
         self._recorded: _Recorded | None = None
         if not self._narrow:
             self._prepare_steps()
@@ -447,13 +356,9 @@ class _Recorded:
             self._graph.replay()
 
 
-def _start(rows: TensorRows) -> Any:
+def _start(rows: RowProblem) -> Any:
     """Return the weights before the first step."""
     if rows.floor is None:
         return rows.written(rows.value)
     up = (torch.sigmoid(rows.value) * (HIGH - LOW) + LOW).clamp_(0.0, 1.0)
     return torch.clamp(rows.floor + up, rows.lowest, rows.highest) * rows.scale
-
-
-def _load(array: Any, device: str) -> Any:
-    return torch.from_numpy(np.array(array)).to(device)

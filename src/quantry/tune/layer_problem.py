@@ -1,5 +1,6 @@
 """One layer to tune: its constants in matrix form, the values they can take, and their output error."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,10 +10,18 @@ import numpy.typing as npt
 from quantry.numerics.rounding import fake_quantize, round_and_clip
 from quantry.numerics.tensor_params import TensorParams
 from quantry.runtime.threads import one_blas_thread
+from quantry.tune.arrays import Load
 from quantry.tune.layer_matrix import LayerMatrix, layer_matrix
 from quantry.tune.layers import LayerConstants
 from quantry.tune.layerwise import LayerVisit
-from quantry.tune.quadratic_form import QuadraticForm, aimed, gather, joined, part_that_holds
+from quantry.tune.quadratic_form import (
+    QuadraticForm,
+    Solve,
+    compensation_share,
+    gather,
+    joined,
+    with_compensation,
+)
 
 Float = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]
@@ -108,15 +117,24 @@ class LayerProblem:
     @cached_property
     def quadratic(self) -> QuadraticForm:
         """The error as a quadratic form; the first access goes through all samples."""
-        whole = self._aim()
-        return whole if self.bias_moves else whole.without_bias(self.rounded_bias(self.bias))
+        return self.form_of(gather(self.visit, self.matrix, trained=self.trained))
 
-    def _aim(self) -> QuadraticForm:
-        halves = gather(self.visit, self.matrix, trained=self.trained)
-        weight = self.weight.astype(np.float64)
+    def form_of(
+        self, halves: Sequence[QuadraticForm], load: Load = np.asarray, solve: Solve = np.linalg.solve
+    ) -> QuadraticForm:
+        """Return the error as a quadratic form.
+
+        Args:
+            halves: The moments of each half of the samples.
+            load: From a NumPy array to an array of the halves' kind.
+            solve: Solves systems of such arrays.
+        """
+        weight, bias = (load(constant.astype(np.float64)) for constant in (self.weight, self.bias))
         with one_blas_thread():
-            part = part_that_holds(halves, weight) if self.compensates else 0.0
-        return aimed(joined(halves), weight, self.bias.astype(np.float64), part)
+            share = compensation_share(halves, weight, solve) if self.compensates else 0.0
+        form = with_compensation(joined(halves), weight, bias, share)
+        rounded_bias = load(self.rounded_bias(self.bias).astype(np.float64))
+        return form if self.bias_moves else form.without_bias(rounded_bias)
 
     @cached_property
     def positions(self) -> int:

@@ -17,9 +17,10 @@ from quantry.execute.trainable_graph import torch_device
 from quantry.facts.operators import MATRIX_PRODUCTS
 from quantry.numerics.torch_quantizer import fake_quantize_as
 from quantry.recipe import LayerTraining
-from quantry.tune.gpu_rows import TorchRows, tensor_backend, trained_rows
+from quantry.tune.gpu_rows import TorchRows, loader, tensor_backend
 from quantry.tune.layer_problem import LayerProblem
 from quantry.tune.row_backends import RowBackend
+from quantry.tune.row_problem import row_problem
 
 _EVALUATED_SAMPLES = 32
 
@@ -35,9 +36,10 @@ def mini_batch_backend(problem: LayerProblem, step: LayerTraining, *, rounds: bo
     device = torch_device(step.device)
     torch.manual_seed(problem.visit.seed)
     batches = MiniBatches(problem, step, device)
-    steps = TorchRows(trained_rows(problem, device, rounds=rounds), batches.slope)
+    load = loader(device)
+    steps = TorchRows(row_problem(problem, None, rounds=rounds, load=load), batches.slope)
     # The loss of an output after its quantizer is not a sum over rows: constants are kept as a whole or not at all.
-    return tensor_backend(steps, batches.error, device, per_row=False)
+    return tensor_backend(steps, batches.error, load, per_row=False)
 
 
 class MiniBatches:

@@ -15,19 +15,17 @@ the other half, and the target moves from ``W x + b`` towards ``y`` only as far 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from quantry.runtime.threads import in_threads, one_blas_thread
+from quantry.tune.arrays import double, einsum
 from quantry.tune.layer_matrix import LayerMatrix
 from quantry.tune.layers import NORMALIZATIONS
 from quantry.tune.layerwise import LayerVisit
-
-if TYPE_CHECKING:
-    from quantry.tune.gpu_form import TensorForm
 
 Float = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]
@@ -58,7 +56,7 @@ _COMPENSATION_DAMPING = 0.1
 
 @dataclass(frozen=True, eq=False)
 class QuadraticForm:
-    """Second moments of a layer's columns and targets.
+    """Second moments of a layer's columns and targets: float64 arrays, or tensors on a device.
 
     Attributes:
         gram: ``E x x'`` about the means, ``[groups, width, width]``.
@@ -67,55 +65,77 @@ class QuadraticForm:
         column_mean: ``[groups, width]``.
         target_mean: ``[groups, rows]``.
         count: Number of positions.
-        part: Share of the errors of the inputs that the targets compensate.
+        compensated: Share of the errors of the inputs that the targets compensate.
     """
 
-    gram: Float
-    cross: Float
-    power: Float
-    column_mean: Float
-    target_mean: Float
+    gram: Any
+    cross: Any
+    power: Any
+    column_mean: Any
+    target_mean: Any
     count: int
-    part: float = 1.0
+    compensated: float = 1.0
 
-    def error(self, weight: npt.NDArray[np.floating], bias: npt.NDArray[np.floating]) -> Float:
+    @classmethod
+    def of_sums(cls, sums: list[Any], count: int) -> "QuadraticForm":
+        """Return the form of sums over positions, which are modified in place, because they may be large.
+
+        Args:
+            sums: Columns times columns, columns times targets, squared targets, columns and targets.
+            count: Number of positions.
+        """
+        for index in range(len(sums)):
+            sums[index] /= count
+        gram, cross, power, columns, targets = sums
+        gram -= columns[:, :, None] * columns[:, None, :]
+        cross -= columns[:, :, None] * targets[:, None, :]
+        power -= targets**2
+        return cls(gram, cross, power, columns, targets, count)
+
+    def converted(self, convert: Callable[[Any], Any]) -> "QuadraticForm":
+        """Return the form with each of its moments converted, for example to tensors."""
+        names = [field.name for field in fields(self)][:5]
+        return replace(self, **{name: convert(getattr(self, name)) for name in names})
+
+    def error(self, weight: Any, bias: Any) -> Any:
         """Return the mean squared error of each row, ``[groups, rows]``.
 
         Args:
             weight: ``[groups, rows, width]``.
             bias: ``[groups, rows]``.
         """
+        if not isinstance(weight, np.ndarray):
+            return self._error(double(weight), bias, slice(None))
         rows = weight.shape[1]
         share = rows if weight.size * self.gram.shape[1] < _SMALL_PRODUCT else _ROWS_AT_ONCE
-        parts = [slice(start, start + share) for start in range(0, rows, share)]
-        return np.concatenate(in_threads(lambda part: self._error(weight, bias, part), parts), axis=1)
+        slices = [slice(start, start + share) for start in range(0, rows, share)]
+        errors = in_threads(lambda rows: self._error(double(weight[:, rows]), bias[:, rows], rows), slices)
+        return np.concatenate(errors, axis=1)
 
-    def _error(self, weight: npt.NDArray[np.floating], bias: npt.NDArray[np.floating], part: slice) -> Float:
+    def _error(self, weight: Any, bias: Any, rows: slice) -> Any:
         """Return the error of some rows."""
-        exact = weight[:, part].astype(np.float64)
-        centered = (
-            np.einsum("grk,grk->gr", exact @ self.gram, exact)
-            - 2.0 * np.einsum("grk,gkr->gr", exact, self.cross[:, :, part])
-            + self.power[:, part]
+        centred = (
+            einsum("grk,grk->gr", weight @ self.gram, weight)
+            - 2.0 * einsum("grk,gkr->gr", weight, self.cross[:, :, rows])
+            + self.power[:, rows]
         )
-        shift = np.einsum("grk,gk->gr", exact, self.column_mean) + bias[:, part] - self.target_mean[:, part]
-        return np.asarray(np.maximum(centered, 0.0) + shift**2)
+        shift = einsum("grk,gk->gr", weight, self.column_mean) + bias - self.target_mean[:, rows]
+        return centred.clip(min=0.0) + shift**2
 
-    def best_bias(self, weight: npt.NDArray[np.floating]) -> Float:
+    def best_bias(self, weight: Any) -> Any:
         """Return the bias without mean error, ``[groups, rows]``."""
-        return np.asarray(self.target_mean - np.einsum("grk,gk->gr", weight.astype(np.float64), self.column_mean))
+        return self.target_mean - einsum("grk,gk->gr", double(weight), self.column_mean)
 
-    def without_bias(self, bias: npt.NDArray[np.floating]) -> "QuadraticForm":
-        """Return the form for a fixed bias: moments about zero of the targets minus the bias."""
-        goal = self.target_mean - bias
-        mean = self.column_mean
+    def without_bias(self, bias: Any) -> "QuadraticForm":
+        """Return the form for a fixed bias, in float64: moments about zero of the targets minus the bias."""
+        goal, mean = self.target_mean - bias, self.column_mean
         return replace(
             self,
             gram=self.gram + mean[:, :, None] * mean[:, None, :],
             cross=self.cross + mean[:, :, None] * goal[:, None, :],
             power=self.power + goal**2,
-            column_mean=np.zeros_like(mean),
-            target_mean=np.asarray(bias, np.float64),
+            column_mean=mean - mean,
+            target_mean=bias,
         )
 
 
@@ -123,37 +143,39 @@ class _Moments:
     """Adds up second moments, many positions at a time."""
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[Single, Single]] = []
+        self.count = 0
+        self.sums: list[Float] = []
+        self._pending: list[tuple[Single, Single]] = []
         self._numbers = 0
-        self._sums: list[Float] = []
-        self._count = 0
 
     def add(self, columns: Single, targets: Single) -> None:
-        """Add columns and their targets."""
-        self._waiting.append((columns, targets))
+        """Add columns and their targets; the sums contain them after `flush`."""
+        self._pending.append((columns, targets))
         self._numbers += columns.size
         if self._numbers >= _NUMBERS_AT_ONCE:
-            self._flush()
+            self.flush()
 
-    def finish(self) -> tuple[int, list[Float]]:
-        """Return the number of positions and the sums over them."""
-        if self._waiting:
-            self._flush()
-        return self._count, self._sums
-
-    def _flush(self) -> None:
-        x, y = (np.concatenate(parts, axis=1) for parts in zip(*self._waiting, strict=True))
+    def flush(self) -> None:
+        """Multiply what is pending."""
+        if not self._pending:
+            return
+        x, y = (np.concatenate(blocks, axis=1) for blocks in zip(*self._pending, strict=True))
         turned = x.transpose(0, 2, 1)
-        # Values near the limit of float32 have infinite squares, which `_form` rejects.
+        # Values near the limit of float32 have infinite squares, which `gather` rejects.
         with np.errstate(over="ignore", invalid="ignore"):
-            parts = (turned @ x, turned @ y, (y * y).sum(1), x.sum(1), y.sum(1))
-        if self._sums:
-            for total, part in zip(self._sums, parts, strict=True):
-                np.add(total, part, out=total)
-        else:
-            self._sums = [part.astype(np.float64) for part in parts]
-        self._count += x.shape[1]
-        self._waiting, self._numbers = [], 0
+            products = (turned @ x, turned @ y, (y * y).sum(1), x.sum(1), y.sum(1))
+        add_sums(self.sums, [np.asarray(product, np.float64) for product in products])
+        self.count += x.shape[1]
+        self._pending, self._numbers = [], 0
+
+
+def add_sums(totals: list[Any], sums: Sequence[Any]) -> None:
+    """Add sums to totals in place, because both may be large; empty totals become the sums."""
+    if not totals:
+        totals += sums
+        return
+    for index, addend in enumerate(sums):
+        totals[index] += addend
 
 
 def positions_of(matrix: LayerMatrix, samples: int, *, trained: bool) -> int:
@@ -168,20 +190,6 @@ def positions_of(matrix: LayerMatrix, samples: int, *, trained: bool) -> int:
         return int(max(_FEWEST_IN_GROUPS, _POSITIONS_PER_COLUMN * matrix.width) // samples) + 1
     wanted = max(_FEWEST_POSITIONS, _POSITIONS_PER_COLUMN * min(matrix.width, 4096))
     return int(wanted * (_TRAINED if trained else 1.0) // samples) + 1
-
-
-def centred(means: Sequence[Any]) -> tuple[Any, Any, Any, Any, Any]:
-    """Return second moments about the means, and the means, as `QuadraticForm` has them.
-
-    Args:
-        means: Means of columns times columns, columns times targets, squared targets, columns and targets; arrays or
-            tensors. The first three are modified in place, because they may be large.
-    """
-    gram, cross, power, columns, targets = means
-    gram -= columns[:, :, None] * columns[:, None, :]
-    cross -= columns[:, :, None] * targets[:, None, :]
-    power -= targets**2
-    return gram, cross, power, columns, targets
 
 
 def gather(visit: LayerVisit, matrix: LayerMatrix, *, trained: bool = False) -> tuple[QuadraticForm, ...]:
@@ -202,29 +210,40 @@ def gather(visit: LayerVisit, matrix: LayerMatrix, *, trained: bool = False) -> 
         from quantry.tune.gpu_form import gather_tensors, gathers
 
         if gathers(matrix):
-            return tuple(half.arrays() for half in gather_tensors(visit, matrix, trained=trained))
+            forms = gather_tensors(visit, matrix, trained=trained)
+            return tuple(form.converted(lambda tensor: tensor.cpu().numpy()) for form in forms)
     share = positions_of(matrix, visit.samples, trained=trained)
-    parts = min(_PARTS if matrix.width < _WIDE else 2, visit.samples)
+    strides = min(_PARTS if matrix.width < _WIDE else 2, visit.samples)
 
-    def add(first: int) -> list[tuple[int, list[Float]]]:
-        moments = _Moments(), _Moments()
-        for sample in range(first, visit.samples, parts):
+    def add(first: int) -> tuple[_Moments, _Moments]:
+        halves = _Moments(), _Moments()
+        for sample in range(first, visit.samples, strides):
             values, output = visit.pair(sample)
             batch = max(1, values.shape[0] if values.ndim > 2 else 1)
             random = np.random.default_rng((visit.seed, sample))
-            images_of = halves_of(matrix, (sample, visit.samples), (len(values) if values.ndim > 1 else 1, output.size))
-            for half, images in images_of:
-                columns = matrix.columns(values[images], output[images], max(1, share // batch), random)
-                moments[half].add(*columns)
-        return [half.finish() for half in moments]
+            sizes = (len(values) if values.ndim > 1 else 1, output.size)
+            for half, images in images_of_halves(matrix, (sample, visit.samples), sizes):
+                halves[half].add(*matrix.columns(values[images], output[images], max(1, share // batch), random))
+        for moments in halves:
+            moments.flush()
+        return halves
 
     with one_blas_thread():
-        found = in_threads(add, range(parts))
-    halves = ([part for part in half if part[0]] for half in zip(*found, strict=True))
-    return tuple(_form(half) for half in halves if half)
+        added = in_threads(add, range(strides))
+    return tuple(_form_of(half) for half in zip(*added, strict=True) if any(entry.count for entry in half))
 
 
-def halves_of(matrix: LayerMatrix, sample: tuple[int, int], sizes: tuple[int, int]) -> list[tuple[int, slice]]:
+def _form_of(moments: Sequence[_Moments]) -> QuadraticForm:
+    if not all(np.isfinite(total).all() for entry in moments for total in entry.sums):
+        raise FloatingPointError("the products of its inputs are not finite")
+    totals: list[Float] = []
+    for entry in moments:
+        if entry.count:
+            add_sums(totals, entry.sums)
+    return QuadraticForm.of_sums(totals, sum(entry.count for entry in moments))
+
+
+def images_of_halves(matrix: LayerMatrix, sample: tuple[int, int], sizes: tuple[int, int]) -> list[tuple[int, slice]]:
     """Return which images of a sample belong to which half.
 
     Samples alternate between the halves. A single sample is split between its images. Nothing is split if a half would
@@ -242,23 +261,6 @@ def halves_of(matrix: LayerMatrix, sample: tuple[int, int], sizes: tuple[int, in
     if count > 1 or images < 2 or matrix.operator in NORMALIZATIONS:
         return [(number % 2, slice(None))]
     return [(half, slice(half, None, 2)) for half in (0, 1)]
-
-
-def _form(parts: Sequence[tuple[int, list[Float]]]) -> QuadraticForm:
-    """Return the form of sums, which are modified in place, because they may be large.
-
-    Raises:
-        FloatingPointError: A sum is not finite.
-    """
-    if not all(np.isfinite(total).all() for _, sums in parts for total in sums):
-        raise FloatingPointError("the products of its inputs are not finite")
-    count = sum(number for number, _ in parts)
-    sums = parts[0][1]
-    for at, total in enumerate(sums):
-        for _, others in parts[1:]:
-            np.add(total, others[at], out=total)
-        np.divide(total, count, out=total)
-    return QuadraticForm(*centred(sums), count=count)
 
 
 def damped(gram: Any, damping: float) -> Any:
@@ -286,11 +288,10 @@ def least_squares(weight: Single, gram: Float, cross: Float, damping: float) -> 
     return np.asarray(np.linalg.solve(full, right).transpose(0, 2, 1), np.float32)
 
 
-AnyForm = TypeVar("AnyForm", QuadraticForm, "TensorForm")
 Solve = Callable[[Any, Any], Any]
 
 
-def part_that_holds(halves: Sequence[AnyForm], weight: Any, solve: Solve = np.linalg.solve) -> float:
+def compensation_share(halves: Sequence[QuadraticForm], weight: Any, solve: Solve = np.linalg.solve) -> float:
     """Return the share of the compensation learned from one half of the samples that also holds for the other half.
 
     With the best change ``d`` of the weights for one half and the error ``e`` of the other, this is the factor ``a``
@@ -315,46 +316,49 @@ def part_that_holds(halves: Sequence[AnyForm], weight: Any, solve: Solve = np.li
     return min(1.0, max(0.0, shared / total)) if total > 0.0 else 0.0
 
 
-def aimed(form: AnyForm, weight: Any, bias: Any, part: float) -> AnyForm:
+def with_compensation(form: QuadraticForm, weight: Any, bias: Any, share: float) -> QuadraticForm:
     """Return a form whose targets lie between the float layer's output for its inputs and the targets of a form.
 
     Args:
         form: Moments of columns and targets.
         weight: The float weight, ``[groups, rows, width]``, in double precision.
         bias: The float bias, ``[groups, rows]``, likewise.
-        part: 0 for the output of the float layer, 1 for the targets of the form.
+        share: 0 for the output of the float layer, 1 for the targets of the form.
     """
     turned = weight.swapaxes(1, 2)
     # The cross moments of the layer's own output; modified in place below, because they may be large.
     cross = form.gram @ turned
-    own = 1.0 - part
-    power = part**2 * form.power + 2.0 * part * own * (turned * form.cross).sum(1) + own**2 * (turned * cross).sum(1)
-    cross *= own
-    cross += part * form.cross
+    rest = 1.0 - share
+    power = (
+        share**2 * form.power + 2.0 * share * rest * (turned * form.cross).sum(1) + rest**2 * (turned * cross).sum(1)
+    )
+    cross *= rest
+    cross += share * form.cross
     mean = (weight * form.column_mean[:, None, :]).sum(2) + bias
-    return replace(form, cross=cross, power=power, target_mean=part * form.target_mean + own * mean, part=part)
+    target_mean = share * form.target_mean + rest * mean
+    return replace(form, cross=cross, power=power, target_mean=target_mean, compensated=share)
 
 
-def joined(halves: Sequence[AnyForm]) -> AnyForm:
+def joined(halves: Sequence[QuadraticForm]) -> QuadraticForm:
     """Return the form of all samples from those of the halves, or the only one."""
     if len(halves) == 1:
         return halves[0]
-    one, two = halves
-    count = one.count + two.count
-    part, rest = one.count / count, two.count / count
-    columns, targets = one.column_mean - two.column_mean, one.target_mean - two.target_mean
+    first, second = halves
+    count = first.count + second.count
+    shares = first.count / count, second.count / count
+    columns, targets = first.column_mean - second.column_mean, first.target_mean - second.target_mean
     # Moments about the common mean exceed those about two means by the spread between the means.
-    spread = part * rest
+    spread = shares[0] * shares[1]
 
-    def mean(of_one: Any, of_two: Any) -> Any:
-        return part * of_one + rest * of_two
+    def mean(name: str) -> Any:
+        return shares[0] * getattr(first, name) + shares[1] * getattr(second, name)
 
     return replace(
-        one,
-        gram=mean(one.gram, two.gram) + spread * (columns[:, :, None] * columns[:, None, :]),
-        cross=mean(one.cross, two.cross) + spread * (columns[:, :, None] * targets[:, None, :]),
-        power=mean(one.power, two.power) + spread * targets**2,
-        column_mean=mean(one.column_mean, two.column_mean),
-        target_mean=mean(one.target_mean, two.target_mean),
+        first,
+        gram=mean("gram") + spread * (columns[:, :, None] * columns[:, None, :]),
+        cross=mean("cross") + spread * (columns[:, :, None] * targets[:, None, :]),
+        power=mean("power") + spread * targets**2,
+        column_mean=mean("column_mean"),
+        target_mean=mean("target_mean"),
         count=count,
     )

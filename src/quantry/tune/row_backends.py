@@ -5,7 +5,7 @@ give the same bytes up to matrix products: BLAS adds in an order of its own.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,8 +15,9 @@ from quantry.numerics import kernels
 from quantry.numerics.kernels import Kernels, RowLayerTask
 from quantry.numerics.rounding import round_and_clip
 from quantry.runtime.threads import in_threads, row_parts
+from quantry.tune.arrays import Load
 from quantry.tune.layer_problem import LayerProblem
-from quantry.tune.row_problem import HIGH, LOW, RowProblem, row_problem
+from quantry.tune.row_problem import HIGH, LOW, RowProblem, low_rank, row_problem
 
 Float = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]
@@ -66,18 +67,14 @@ class RowBackend:
         per_row: Whether `error` returns one loss per row, so that each row can keep its best state.
         load: From a NumPy array to an array of the backend.
         store: From an array of the backend to a NumPy array.
-        where: The backend's ``where``.
-        equal: Whether two arrays of the backend have the same values.
     """
 
     steps: RowSteps
     error: Callable[[Any, Any], Any]
     constant: float = 0.0
     per_row: bool = True
-    load: Callable[[Any], Any] = np.asarray
+    load: Load = np.asarray
     store: Callable[[Any], Any] = np.asarray
-    where: Callable[[Any, Any, Any], Any] = np.where
-    equal: Callable[[Any, Any], bool] = np.array_equal
 
 
 def cpu_backend(problem: LayerProblem, *, rounds: bool) -> RowBackend:
@@ -87,25 +84,16 @@ def cpu_backend(problem: LayerProblem, *, rounds: bool) -> RowBackend:
         problem: The layer.
         rounds: Train as AdaRound does, otherwise as AdaQuant does.
     """
-    steps = row_steps(row_problem(problem, rounds=rounds))
-    return RowBackend(steps, problem.quadratic.error, float(problem.quadratic.power.sum()))
+    form = problem.quadratic
+    rows = row_problem(problem, form, rounds=rounds)
+    steps = row_steps(replace(rows, factor=low_rank(form.gram, form.count + 1)))
+    return RowBackend(steps, form.error, float(form.power.sum()))
 
 
 def row_steps(problem: RowProblem) -> RowSteps:
     """Return the fastest implementation that is available."""
     compiled = kernels.loaded()
     return NumpyRows(problem) if compiled is None else CompiledRows(problem, compiled)
-
-
-def written_weights(
-    value: Single, floor: Single | None, scale: Single, lowest: Single, highest: Single
-) -> npt.NDArray[np.float32]:
-    """Return the weights that trained values are rounded to in the end."""
-    if floor is None:
-        levels = round_and_clip(value / scale, lowest, highest)
-    else:
-        levels = np.clip(floor + (value >= 0), lowest, highest)
-    return np.asarray(levels * scale, np.float32)
 
 
 class NumpyRows:
@@ -152,9 +140,7 @@ class NumpyRows:
 
     def written(self) -> tuple[Single, Single]:
         """Return the weights as they would be written now, and the trained biases."""
-        problem = self._problem
-        weight = written_weights(self._value, problem.floor, problem.scale, problem.lowest, problem.highest)
-        return weight, self._bias
+        return self._problem.written(self._value), self._bias
 
     def _product(self, weight: Single) -> Single:
         return np.asarray(self._problem.times_gram(weight), np.float32)
@@ -292,7 +278,7 @@ class CompiledRows:
         self._kernels = kernels
         self._shape = problem.value.shape
         # Only what says how weights are written is kept: the Gram matrix may be large, and the kernel has its own copy.
-        self._rounding = problem.floor, problem.scale, problem.lowest, problem.highest
+        self._written = replace(problem, gram=None, cross=None, factor=None).written
         _, rows, width = self._shape
         self._arrays = _padded(problem, _up(width))
         numbers: dict[str, int] = {"rows": rows, "width": width, "padded": _up(width), "rank": 0, "rank_padded": 0}
@@ -327,7 +313,7 @@ class CompiledRows:
     def written(self) -> tuple[Single, Single]:
         """Return the weights as they would be written now, and the trained biases."""
         value, bias = self.trained()
-        return written_weights(value, *self._rounding), bias
+        return self._written(value), bias
 
 
 def _up(columns: int) -> int:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quantry.numerics.rounding import round_and_clip
+from quantry.tune.arrays import Load, round_and_clip, single, where
 from quantry.tune.layer_problem import LayerProblem
+from quantry.tune.quadratic_form import QuadraticForm
 
 Float = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]
@@ -36,28 +37,24 @@ class BiasGrid:
         highest: Largest integer minus the zero point.
     """
 
-    scale: Float
-    lowest: Float
-    highest: Float
+    scale: Any
+    lowest: Any
+    highest: Any
 
-    def round(self, bias: Single) -> Single:
+    def round(self, bias: Any) -> Any:
         """Return the nearest values on the grid."""
-        scale = np.where(self.scale > 0, self.scale, 1.0)
-        levels = round_and_clip(bias / scale, self.lowest, self.highest)
-        return np.where(self.scale > 0, (levels.astype(np.float32) * self.scale.astype(np.float32)), bias)
+        levels = round_and_clip(bias / where(self.scale > 0, self.scale, 1.0), self.lowest, self.highest)
+        return where(self.scale > 0, single(levels) * single(self.scale), bias)
 
 
 @dataclass(frozen=True, eq=False)
 class RowProblem:
-    """What training starts from. Weights have the shape ``[groups, rows, width]``, biases ``[groups, rows]``.
+    """What training starts from: arrays, or tensors on a device.
 
+    Weights have the shape ``[groups, rows, width]``, biases ``[groups, rows]``.
     The loss of a row is ``w G w' - 2 w c + (w m + b - t)^2``; without the constant term.
 
     Attributes:
-        gram: G, ``[groups, width, width]``.
-        cross: c.
-        mean: m, ``[groups, width]``.
-        target: t.
         scale: Scale of each weight, or what broadcasts to it.
         lowest: Smallest integer minus the zero point, likewise.
         highest: Largest integer minus the zero point, likewise.
@@ -66,22 +63,26 @@ class RowProblem:
         bias: The bias.
         bias_grid: The values the bias can take.
         bias_moves: Whether the bias is trained too.
+        gram: G, ``[groups, width, width]``; None, like the next three, for a loss that is no quadratic form.
+        cross: c.
+        mean: m, ``[groups, width]``.
+        target: t.
         factor: F with ``G = F F'``, ``[groups, width, rank]``, if that has clearly fewer numbers than G.
     """
 
-    gram: Single
-    cross: Single
-    mean: Single
-    target: Single
-    scale: Single
-    lowest: Single
-    highest: Single
-    value: Single
-    floor: Single | None
-    bias: Single
+    scale: Any
+    lowest: Any
+    highest: Any
+    value: Any
+    floor: Any
+    bias: Any
     bias_grid: BiasGrid
     bias_moves: bool
-    factor: Single | None = None
+    gram: Any = None
+    cross: Any = None
+    mean: Any = None
+    target: Any = None
+    factor: Any = None
 
     def times_gram(self, weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return ``w G`` for all rows."""
@@ -89,32 +90,44 @@ class RowProblem:
             return np.asarray(weight @ self.gram)
         return np.asarray((weight @ self.factor) @ self.factor.transpose(0, 2, 1))
 
+    def written(self, value: Any) -> Any:
+        """Return the weights that trained values are rounded to in the end."""
+        levels = value / self.scale if self.floor is None else self.floor + (value >= 0)
+        return round_and_clip(levels, self.lowest, self.highest) * self.scale
 
-def row_problem(problem: LayerProblem, *, rounds: bool) -> RowProblem:
+
+def row_problem(
+    problem: LayerProblem, form: QuadraticForm | None, *, rounds: bool, load: Load = np.asarray
+) -> RowProblem:
     """Return the rows of a layer.
 
     Args:
         problem: The layer.
+        form: Its error as a quadratic form of such arrays as `load` returns; None for a loss that is none.
         rounds: Train as AdaRound does, otherwise as AdaQuant does.
+        load: From a NumPy array to what the rows are trained with.
     """
-    form, grid = problem.quadratic, problem.grid
+    grid = problem.grid
     assert grid is not None
     value, floor = start_values(problem, rounds=rounds)
+    # AdaRound does not train the bias: the quadratic form contains it, so mean error and its gradient are zero.
+    bias = problem.rounded_bias(problem.bias) if rounds else problem.bias
+    bias_grid = (np.zeros(problem.bias.shape),) * 3 if rounds else bias_limits(problem)
+    moments = {}
+    if form is not None:
+        half = form.converted(single)
+        moments = {"gram": half.gram, "mean": half.column_mean, "target": half.target_mean}
+        moments["cross"] = half.cross.swapaxes(1, 2)
     return RowProblem(
-        gram=form.gram.astype(np.float32),
-        cross=np.ascontiguousarray(form.cross.transpose(0, 2, 1), np.float32),
-        mean=form.column_mean.astype(np.float32),
-        target=form.target_mean.astype(np.float32),
-        scale=grid.scale,
-        lowest=grid.lowest,
-        highest=grid.highest,
-        value=value,
-        floor=floor,
-        # AdaRound does not train the bias: the quadratic form contains it, so mean error and its gradient are zero.
-        bias=form.target_mean.astype(np.float32) if rounds else problem.bias,
-        bias_grid=BiasGrid(*(np.zeros(problem.bias.shape) for _ in range(3))) if rounds else bias_grid(problem),
+        scale=load(grid.scale),
+        lowest=load(grid.lowest),
+        highest=load(grid.highest),
+        value=load(value),
+        floor=None if floor is None else load(floor),
+        bias=load(bias),
+        bias_grid=BiasGrid(*map(load, bias_grid)),
         bias_moves=problem.bias_moves,
-        factor=low_rank(form.gram, form.count + 1),
+        **moments,
     )
 
 
@@ -134,14 +147,17 @@ def start_values(problem: LayerProblem, *, rounds: bool) -> tuple[Single, Single
     return np.log(part / (1.0 - part)).astype(np.float32), floor
 
 
-def bias_grid(problem: LayerProblem) -> BiasGrid:
-    """Return the values that the bias of a layer can take."""
+def bias_limits(problem: LayerProblem) -> tuple[Float, Float, Float]:
+    """Return scale, smallest and largest integer of the biases of a layer, as `BiasGrid` has them."""
     params, shape = problem.bias_params, problem.bias.shape
     if params is None:
-        return BiasGrid(*(np.zeros(shape) for _ in range(3)))
-    lowest, highest = (np.asarray(end - params.zero_point, np.float64) for end in (params.lowest, params.highest))
-    parts = (params.scale.astype(np.float64), lowest, highest)
-    return BiasGrid(*(np.broadcast_to(part.reshape(-1), (problem.bias.size,)).reshape(shape).copy() for part in parts))
+        return np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    limits = (params.scale, params.lowest - params.zero_point, params.highest - params.zero_point)
+    scale, lowest, highest = (
+        np.broadcast_to(np.asarray(limit, np.float64).reshape(-1), (problem.bias.size,)).reshape(shape).copy()
+        for limit in limits
+    )
+    return scale, lowest, highest
 
 
 def low_rank(gram: Float, bound: int) -> Single | None:
