@@ -9,7 +9,7 @@ from quantry.graph.quant_plan import DeclinedNode
 _BLOCKED = {
     "not equalized": re.compile(r"no cross-layer equalization after (\d+) layers?: (.*)", re.DOTALL),
     "without SmoothQuant": re.compile(r"no SmoothQuant in front of (\d+) layers?: (.*)", re.DOTALL),
-    "without power-of-two fit": re.compile(r"no power-of-two fit of (\d+) tensors?: (.*)", re.DOTALL),
+    "without power-of-two fit": re.compile(r"no power-of-two fit through (\d+) nodes?: (.*)", re.DOTALL),
 }
 _TARGET = re.compile(r"for ([\w.-]+): (\S+ is .*)", re.DOTALL)
 _NOTHING = re.compile(r"SmoothQuant divided the channels of 0 of")

@@ -31,6 +31,9 @@ from quantry.graph.segments import values_used
 _SUMS = ("Add", "Sub", "Sum", "Max", "Min", "Mean")
 """Operators whose result has the factor of their operands, if all have the same."""
 
+_UNBOUNDED = float(np.finfo(np.float32).max) / 4
+"""Bounds beyond this are how exporters write infinity."""
+
 _FIXED = 0
 
 
@@ -51,17 +54,19 @@ class LabelledLayer:
 
 @dataclass(frozen=True, eq=False)
 class LabelledConstant:
-    """A constant operand of a sum, which takes the factors of the sum's channels.
+    """A constant operand of a sum, or a bound of a Clip, which takes the factors of the channels.
 
     Attributes:
-        node: The sum.
-        index: Place of the constant among its inputs.
+        node: The node that reads it.
+        index: Index of the constant among its inputs.
         labels: Labels of the result.
+        inverse: Whether it multiplies what a function reads, and takes the inverse of the factors (`gates`).
     """
 
     node: ir.Node
     index: int
     labels: Labels
+    inverse: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,17 +89,20 @@ class ChannelLabels:
 
     Args:
         model: The model; its nodes are in topological order.
+        whole: Whether all channels of a tensor have the same label. No gate is followed then, because that needs a
+            multiplication, unless there is one; and constants take any factor, bounds of Clip included.
 
     Attributes:
         of: Labels of every tensor of a known rank.
         layers: Layers in the order of the graph.
-        constants: Constant operands of sums.
+        constants: Constants that take factors.
         clips: Clips with an upper bound. Channels that reach it are not joined here, because that needs statistics.
         gates: Functions whose results are multiplied with their inputs; they must read them without factors.
         reasons: Number of nodes that no factor passes, by reason.
     """
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, model: ir.Model, *, whole: bool = False) -> None:
+        self._whole = whole
         self.of: dict[ir.Value, Labels] = {}
         self.layers: list[LabelledLayer] = []
         self.constants: list[LabelledConstant] = []
@@ -210,8 +218,18 @@ class ChannelLabels:
         row, reason = facts(node), not_homogeneous(node)
         if reason or not (row.homogeneous or row.family is Family.JOIN):
             raise UnfollowedError(reason)
-        tensors = node.inputs if row.family is Family.JOIN else node.inputs[:1]
-        return moved(node, [self._labels(value) for value in tensors])
+        if row.family is Family.JOIN:
+            return [self.follow_sum(node)] if self._whole else moved(node, [*map(self._labels, node.inputs)])
+        labels = self._labels(node.inputs[0])
+        if not self._whole:
+            return moved(node, [labels])
+        # One factor for all channels passes wherever the channels go.
+        for value in node.inputs[1:]:
+            if value is not None:
+                self._fix(value)
+        if any(value.shape is None for value in node.outputs):
+            raise UnfollowedError(f"the shape of what {node.op_type} computes is not known")
+        return [labels.reshape((1,) * len(value.shape)) for value in node.outputs if value.shape is not None]
 
     def _follow_gate(self, node: ir.Node) -> bool:
         """Label the output of a node if it is a gate, and return whether it is one."""
@@ -244,7 +262,7 @@ class ChannelLabels:
         if layer.output.shape is None:
             raise UnfollowedError
         inputs = np.broadcast_to(labels.reshape(-1), (layer.layout.inputs,))
-        outputs = self._fresh(layer.layout.outputs)
+        outputs = self._fresh(1 if self._whole else layer.layout.outputs)
         self.layers.append(LabelledLayer(layer, inputs, outputs))
         # Counted from the end, because a bias of higher rank adds axes in front of those of a MatMul.
         after = len(layer.output.shape) - 1 - layer.output_axis
@@ -298,14 +316,21 @@ class ChannelLabels:
             raise UnfollowedError("Mul of two computed tensors does not pass factors on")
         rank = len(node.outputs[0].shape) if node.outputs[0].shape is not None else 0
         labels = (free or computed)[0]
+        if self._whole and node.op_type == "Mul" and len(computed) == 1 and _feeds_functions(node):
+            self.constants.append(LabelledConstant(node, constants.index(True), labels, inverse=True))
+            return np.full((1,) * rank, _FIXED)
         return labels.reshape((1,) * (rank - labels.ndim) + labels.shape)
 
     def follow_clip(self, node: ir.Node) -> Labels:
         """Pass labels on if the lower bound is 0 or missing; an upper bound is remembered."""
         labels, bounds = self._labels(node.inputs[0]), bounds_of(node)
+        if self._whole and bounds is not None:
+            finite = [index for index, bound in enumerate(bounds, 1) if abs(bound) < _UNBOUNDED]
+            self.constants += [LabelledConstant(node, index, labels) for index in finite]
+            return labels
         if bounds is None or bounds[0] not in (0.0, -np.inf) or bounds[1] <= 0:
             raise UnfollowedError("Clip with such bounds does not pass factors on")
-        if bounds[1] < np.finfo(np.float32).max / 4:
+        if bounds[1] < _UNBOUNDED:
             self.clips.append(LabelledClip(node, bounds[1], labels))
         return labels
 
@@ -315,3 +340,16 @@ _RULES: dict[str, Callable[[ChannelLabels, ir.Node], Labels]] = {
     **dict.fromkeys(("Mul", "Div"), ChannelLabels.follow_product),
     "Clip": ChannelLabels.follow_clip,
 }
+
+
+def _feeds_functions(node: ir.Node) -> bool:
+    """Whether only functions of single elements read a product, so that its constant can undo a factor.
+
+    Joint equalization writes such products in front of the functions of gates.
+    """
+    readers = [use.node for use in node.outputs[0].uses()]
+    return (
+        bool(readers)
+        and not node.outputs[0].is_graph_output()
+        and all(facts(reader).scalar is not None and not facts(reader).homogeneous for reader in readers)
+    )

@@ -12,20 +12,20 @@ SiLU, if a constant multiplies what its function reads, as joint equalization wr
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from quantry.equalize.linear_layer import LinearLayer, array_of, linear_layer, store_array, store_input
+from quantry.equalize.channel_labels import ChannelLabels
+from quantry.equalize.channels import Labels
+from quantry.equalize.linear_layer import LinearLayer, array_of, store_array, store_input
 from quantry.equalize.types import Types
-from quantry.facts.operators import LINEAR, STANDARD_DOMAINS, Family, facts
+from quantry.facts.operators import Family, facts
 from quantry.graph.edit import FreshNames, constant_of
 from quantry.graph.float_model import FloatModel
-from quantry.graph.joined import Joined
-from quantry.graph.segments import values_used
 from quantry.graph.weights import rebuilt
 from quantry.memo import stage
 from quantry.numerics.histogram import TensorStats, mean_square
@@ -34,16 +34,11 @@ from quantry.observe import Statistics
 from quantry.recipe import FitPowers, PerTensor, PowerOfTwoScale, TensorSpec
 from quantry.runtime.environment import depends_on
 
-_SUMS = ("Add", "Sub", "Sum", "Max", "Min", "Concat", "Mean")
-"""Operators whose result has the factor of their operands, if all have the same."""
-
 _SAMPLED = 1 << 16
 """Values of a weight that its error is estimated from."""
 
 _SHIFTS = (1, 0, -1, -2)
 """Exponents of candidate steps, relative to the step that covers the largest value."""
-
-_Entry = TypeVar("_Entry")
 
 _GAIN = 0.01
 """Smaller gains of the estimated error change nothing."""
@@ -53,7 +48,7 @@ def _are_powers(*specs: TensorSpec) -> bool:
     return all(isinstance(spec.scale, PowerOfTwoScale) for spec in specs)
 
 
-@stage(name="fit_powers", version=2, environment=depends_on("onnx_ir", "numpy"))
+@stage(name="fit_powers", version=3, environment=depends_on("onnx_ir", "numpy"))
 def fit_powers(
     model: FloatModel,
     statistics: Statistics,
@@ -76,7 +71,7 @@ def fit_powers(
     fit = _Fit(groups, statistics, options.candidates)
     fit.add_errors(types)
     before, after = fit.search(options.sweeps)
-    left = (f"no power-of-two fit of {count} tensors: {reason}" for reason, count in sorted(reasons.items()))
+    left = (f"no power-of-two fit through {count} nodes: {reason}" for reason, count in sorted(reasons.items()))
     if after > before * (1 - _GAIN):
         return FloatModel(model.model, ("power-of-two fit: no factor would help", *left))
     names = FreshNames(copy)
@@ -91,7 +86,7 @@ def fit_powers(
 
 
 @dataclass(eq=False)
-class Group:
+class ScaleGroup:
     """Tensors that must have the same factor.
 
     Attributes:
@@ -135,152 +130,29 @@ def _store_product(value: ir.Value, factor: float) -> None:
     store_array(value, (array.astype(np.float64) * factor).astype(array.dtype))
 
 
-def find_groups(model: ir.Model) -> tuple[list[Group], Counter[str]]:
-    """Return the groups of tensors that a factor can multiply, in the order of the graph, and others by reason.
+def find_groups(model: ir.Model) -> tuple[list[ScaleGroup], Counter[str]]:
+    """Return the groups of tensors that a factor can multiply, in the order of the graph, and other nodes by reason.
 
     Args:
         model: The model.
     """
-    walk = _Walk(model)
-    return walk.groups(), walk.reasons()
+    labels = ChannelLabels(model, whole=True)
+    numbers = labels.positions()
+    groups = [ScaleGroup() for _ in range(numbers.max() + 1)]
 
+    def group_of(array: Labels) -> ScaleGroup:
+        return groups[int(numbers[array.reshape(-1)[0]])]
 
-class _Walk:
-    """Joins tensors that must have the same factor, and keeps the factor of others at 1."""
-
-    def __init__(self, model: ir.Model) -> None:
-        self._tensors: Joined[ir.Value] = Joined()
-        self._kept: dict[ir.Value, str] = {}
-        self._made: list[tuple[LinearLayer, ir.Value]] = []
-        self._read: list[tuple[LinearLayer, ir.Value]] = []
-        self._constants: list[tuple[tuple[ir.Node, int], ir.Value]] = []
-        self._inverse: list[tuple[tuple[ir.Node, int], ir.Value]] = []
-        self._biases: set[ir.Node] = set()
-        for value in (*model.graph.inputs, *model.graph.outputs):
-            self._keep(value, "it is an input or output of the model")
-        for node in model.graph:
-            self._visit(node)
-
-    def groups(self) -> list[Group]:
-        """Return the groups without a kept tensor that a layer computes, and only such."""
-        kept = {self._tensors.root(value) for value in self._kept}
-        found: dict[ir.Value, Group] = {}
-        for value in self._tensors:
-            root = self._tensors.root(value)
-            if root not in kept:
-                found.setdefault(root, Group()).values.append(value)
-        self._share(found, self._made, lambda group: group.makers)
-        self._share(found, self._read, lambda group: group.readers)
-        self._share(found, self._constants, lambda group: group.constants)
-        self._share(found, self._inverse, lambda group: group.inverse)
-        return [group for group in found.values() if group.makers]
-
-    def _share(
-        self,
-        groups: Mapping[ir.Value, Group],
-        entries: Iterable[tuple[_Entry, ir.Value]],
-        list_of: Callable[[Group], list[_Entry]],
-    ) -> None:
-        """Give each entry to the group of its tensor, if there is one.
-
-        Args:
-            groups: By the root of their tensors.
-            entries: What a factor changes, each with the tensor that has the factor.
-            list_of: The list of a group that the entries belong to.
-        """
-        for entry, value in entries:
-            if (group := groups.get(self._tensors.root(value))) is not None:
-                list_of(group).append(entry)
-
-    def reasons(self) -> Counter[str]:
-        """Return the number of tensors that keep their factor, by reason."""
-        return Counter(self._kept.values())
-
-    def _visit(self, node: ir.Node) -> None:
-        if node in self._biases:
-            return
-        standard = node.domain in STANDARD_DOMAINS and not any(
-            attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-            for attribute in node.attributes.values()
-        )
-        if standard and node.op_type in LINEAR and isinstance(layer := linear_layer(node), LinearLayer):
-            self._visit_layer(layer)
-        elif standard and node.op_type == "Clip":
-            self._visit_clip(node)
-        elif standard and node.op_type in _SUMS:
-            self._visit_sum(node)
-        elif standard and node.op_type == "Mul":
-            self._visit_product(node)
-        elif standard and self._is_homogeneous(node):
-            self._join([node.inputs[0], *node.outputs])
-            self._keep_all(node.inputs[1:], f"{node.op_type} reads it as a setting")
-        else:
-            self._keep_all((*values_used(node), *node.outputs), f"{node.op_type} does not pass a factor on")
-
-    def _visit_layer(self, layer: LinearLayer) -> None:
-        source = layer.node.inputs[0]
-        if source is None:
-            return
-        self._tensors.add(source)
-        self._read.append((layer, source))
-        self._join([layer.node.outputs[0], layer.output])
-        self._made.append((layer, layer.output))
-        added = layer.output.producer()
-        if added is not None and added is not layer.node:
-            self._biases.add(added)
-
-    def _visit_clip(self, node: ir.Node) -> None:
-        self._join([node.inputs[0], *node.outputs])
-        for index, bound in enumerate(node.inputs[1:], start=1):
-            if bound is None:
-                continue
-            constant = constant_of(bound)
-            if constant is None:
-                self._keep(node.outputs[0], "the bounds of Clip are computed")
-            elif np.isfinite(constant).all() and np.abs(constant).max(initial=0.0) < np.finfo(np.float32).max / 4:
-                self._constants.append(((node, index), node.outputs[0]))
-
-    def _visit_product(self, node: ir.Node) -> None:
-        computed = [value for value in node.inputs if value is not None and constant_of(value) is None]
-        # The result of a gate's function has no factor, so the product has that of the other operand.
-        free = [value for value in computed if value not in self._kept]
-        if len(free) != 1:
-            self._keep_all((*computed, *node.outputs), "Mul does not pass a factor on")
-        elif len(computed) == 1 and _feeds_functions(node):
-            index = next(index for index, value in enumerate(node.inputs) if value is not free[0])
-            self._tensors.add(free[0])
-            self._inverse.append(((node, index), free[0]))
-            self._keep(node.outputs[0], "the function of a gate reads it")
-        else:
-            self._join([free[0], *node.outputs])
-
-    def _visit_sum(self, node: ir.Node) -> None:
-        self._join([*(value for value in node.inputs if constant_of(value) is None), *node.outputs])
-        for index, value in enumerate(node.inputs):
-            if constant_of(value) is not None:
-                self._constants.append(((node, index), node.outputs[0]))
-
-    @staticmethod
-    def _is_homogeneous(node: ir.Node) -> bool:
-        row = facts(node)
-        if not row.homogeneous:
-            return False
-        if row.family is Family.PADDING:
-            fill = constant_of(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else np.zeros(())
-            return fill is not None and not fill.any()
-        return row.family is not Family.RESIZE or "extrapolation_value" not in node.attributes
-
-    def _keep_all(self, values: Iterable[ir.Value | None], reason: str) -> None:
-        for value in values:
-            if value is not None and constant_of(value) is None:
-                self._keep(value, reason)
-
-    def _keep(self, value: ir.Value, reason: str) -> None:
-        self._tensors.add(value)
-        self._kept.setdefault(value, reason)
-
-    def _join(self, values: Sequence[ir.Value | None]) -> None:
-        self._tensors.join(value for value in values if value is not None)
+    for value, array in labels.of.items():
+        group_of(array).values.append(value)
+    for layer in labels.layers:
+        group_of(layer.outputs).makers.append(layer.layer)
+        group_of(layer.inputs).readers.append(layer.layer)
+    for constant in labels.constants:
+        group = group_of(constant.labels)
+        (group.inverse if constant.inverse else group.constants).append((constant.node, constant.index))
+    # The first one has the factor 1.
+    return groups[1:], labels.reasons
 
 
 @dataclass(frozen=True, eq=False)
@@ -302,7 +174,7 @@ class _Error:
 class _Fit:
     """Searches exponents of factors with a small sum of errors."""
 
-    def __init__(self, groups: Sequence[Group], statistics: Statistics, candidates: int) -> None:
+    def __init__(self, groups: Sequence[ScaleGroup], statistics: Statistics, candidates: int) -> None:
         self._groups, self._statistics, self._count = groups, statistics, candidates
         self._steps = np.zeros(len(groups), np.int64)
         self._errors: list[_Error] = []
@@ -446,19 +318,6 @@ def _steps(peak: Any, levels: int) -> Iterator[Any]:
     exponent = np.ceil(np.log2(np.maximum(peak, np.finfo(np.float32).tiny) / levels))
     for shift in _SHIFTS:
         yield np.exp2(exponent + shift)
-
-
-def _feeds_functions(node: ir.Node) -> bool:
-    """Whether only functions of single elements read a product, so that its constant can undo a factor.
-
-    Joint equalization writes such products in front of the functions of gates.
-    """
-    readers = [use.node for use in node.outputs[0].uses()]
-    return (
-        bool(readers)
-        and not node.outputs[0].is_graph_output()
-        and all(facts(reader).scalar is not None and not facts(reader).homogeneous for reader in readers)
-    )
 
 
 def is_rounded(value: ir.Value, fused: Collection[str]) -> bool:
