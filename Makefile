@@ -8,7 +8,7 @@ CHECKED := src tests examples benchmarks docs tools build_kernels.py
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 SOURCES := $(BIN)/python pyproject.toml constraints.txt build_kernels.py $(wildcard src/quantry/numerics/c/*)
 
-.PHONY: demo docs notebooks test test-targets test-browser lint style types unit bench bench-quick bench-check bench-micro accuracy accuracy-quick fuzz zoo wheels clean
+.PHONY: demo docs notebooks test test-targets test-browser test-floor test-newest lint style types unit bench bench-quick bench-check bench-micro accuracy accuracy-quick fuzz zoo wheels clean
 .DEFAULT_GOAL := test
 
 $(BIN)/python:
@@ -52,6 +52,13 @@ unit: $(VENV)/.dev
 # mypy uses one core, so it runs next to the tests.
 test: style
 	@$(MAKE) --no-print-directory -j 2 types unit
+
+# The oldest versions that pyproject.toml allows, and the newest that exist, each in an environment of its own in build/.
+test-floor:
+	$(PYTHON) tools/version_bounds.py lowest --jobs $(JOBS)
+
+test-newest:
+	$(PYTHON) tools/version_bounds.py newest --jobs $(JOBS)
 
 # The documentation site into site/, offline: links and anchors are checked, all code blocks run on small models.
 docs: $(VENV)/.dev $(VENV)/.docs

@@ -13,11 +13,13 @@ class LibrarySymbols:
         machine: ``x86_64`` or ``aarch64``.
         exported: Names of its functions.
         imported: Undefined symbols (ELF) or needed libraries (PE, Mach-O).
+        oldest_macos: Oldest macOS that loads it, such as ``11.0``; empty for other systems.
     """
 
     machine: str
     exported: frozenset[str]
     imported: frozenset[str]
+    oldest_macos: str = ""
 
 
 def library_symbols(content: bytes) -> LibrarySymbols:
@@ -81,20 +83,25 @@ _ADDED_BY_LINKER = {"__dso_handle", "_mh_dylib_header"}
 
 def _mach_o(content: bytes) -> LibrarySymbols:
     machine = {0x01000007: "x86_64", 0x0100000C: "aarch64"}[struct.unpack_from("<I", content, 4)[0]]
-    exported, needed = set(), set()
+    exported, needed, oldest = set(), set(), ""
     commands = dict(_load_commands(content))
     if machine == "aarch64" and 0x1D not in commands:  # LC_CODE_SIGNATURE
         raise ValueError("a library for Apple Silicon must be signed, which macOS checks when it loads it; got none")
     for command, offset in _load_commands(content):
         if command == 0x0C:  # LC_LOAD_DYLIB
             needed.add(_text(content, offset + struct.unpack_from("<I", content, offset + 8)[0]))
+        elif command == 0x32:  # LC_BUILD_VERSION
+            system, version = struct.unpack_from("<II", content, offset + 8)
+            if system != 1:
+                raise ValueError(f"a library for macOS must be marked for it (1), got system {system}")
+            oldest = f"{version >> 16}.{version >> 8 & 0xFF}"
         elif command == 0x02:  # LC_SYMTAB
             symbols, count, names, _ = struct.unpack_from("<IIII", content, offset + 8)
             for number in range(count):
                 name, kind = struct.unpack_from("<IB", content, symbols + 16 * number)
                 if kind & 0x1F == 0x0F:  # external and defined in a section
                     exported.add(_text(content, names + name).removeprefix("_"))
-    return LibrarySymbols(machine, frozenset(exported - _ADDED_BY_LINKER), frozenset(needed))
+    return LibrarySymbols(machine, frozenset(exported - _ADDED_BY_LINKER), frozenset(needed), oldest)
 
 
 def _load_commands(content: bytes) -> Iterator[tuple[int, int]]:

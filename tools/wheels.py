@@ -119,10 +119,13 @@ def check_symbols(content: bytes, target: Target) -> None:
     """Check that a library exports every kernel on every level and nothing else, and needs nothing."""
     symbols = library_symbols(content)
     wanted = {f"quantry_{name}_{level}" for name in kernel_names() for level in target.levels}
-    wanted |= {"quantry_level", "quantry_build_id"}
+    wanted |= {"quantry_level", "quantry_build_id", "RegisterCustomOps"}
     assert symbols.exported == wanted, f"exported symbols differ: {sorted(symbols.exported ^ wanted)}"
     assert symbols.imported <= _SYSTEM_LIBRARIES, f"the library must need nothing, got {sorted(symbols.imported)}"
     assert symbols.machine == target.triple.split("-")[0], symbols.machine
+    if target.file.endswith(".dylib"):
+        promised = target.triple.partition("macos.")[2]
+        assert symbols.oldest_macos == promised, f"macOS {promised} must load it, it needs {symbols.oldest_macos!r}"
 
 
 def kernel_names() -> set[str]:
