@@ -1,4 +1,4 @@
-"""Runs tests with the lowest versions that pyproject.toml allows, or the newest: ``make test-floor``, ``make test-newest``.
+"""Runs tests with the lowest versions that pyproject.toml allows (``make test-floor``) or the newest (``test-newest``).
 
 torch is not among them: it has several hundred megabytes. Tests that need it are left out, which the end says.
 """
@@ -18,7 +18,17 @@ _FLOOR_PYTHON = "3.11"
 
 _ROOMS = (
     *("test_quantize_api.py", "test_quantize_command.py", "test_search_command.py"),
-    *("cli", "convert", "data", "graph", "recipe", "report", "runtime", "autosearch/test_autosearch_samplers.py"),
+    *(
+        "cli",
+        "convert",
+        "data",
+        "facts",
+        "graph",
+        "recipe",
+        "report",
+        "runtime",
+        "autosearch/test_autosearch_samplers.py",
+    ),
 )
 """Where quantry meets the libraries whose versions differ, in ``tests/``."""
 
@@ -27,7 +37,7 @@ _NEEDS_NEWER = {
     "convert/test_convert_translate.py::test_blocks_stay_as_they_are_in_their_own_dialect": "onnxruntime 1.27",
     "autosearch/test_autosearch_samplers.py::test_sampler_learns_from_the_trials_before": "optuna 5",
     "graph/test_graph_convert_opset.py::test_operator_that_the_converter_does_not_know": "onnx 1.23",
-    "graph/test_graph_operators.py::test_row_names_an_operator_of_the_standard_or_of_onnxruntime[PagedAttention]": (
+    "facts/test_facts_operators.py::test_row_names_an_operator_of_the_standard_or_of_onnxruntime[PagedAttention]": (
         "onnxruntime 1.31"
     ),
     **{
@@ -67,7 +77,7 @@ def main() -> None:
     )
     print(f"tested with the {arguments.versions} versions, without torch: what needs it was not tried")
     if lowest:
-        print("left out:", *(f"{name} needs {newer}" for name, newer in _NEEDS_NEWER.items()), sep="\n  ")
+        print(f"left out: tests of what needs {', '.join(sorted(set(_NEEDS_NEWER.values())))}")
 
 
 def installed_versions(python: Path) -> dict[str, str]:
