@@ -26,6 +26,7 @@ from quantry.errors import (
     StoreError,
     UserError,
 )
+from quantry.notes import Note
 from quantry.quantization import default_store_path
 from quantry.recipe import (
     EvaluateOptions,
@@ -94,7 +95,7 @@ def test_readme_snippet_quantizes_evaluates_and_saves(model_file: Path) -> None:
     assert result.trace.computed("evaluate") == 1
     assert [(entry.node, entry.operator) for entry in result.declined] == [("exp", "Exp")]
     assert result.declined[0].reason
-    assert all(isinstance(note, str) for note in result.notes)
+    assert all(isinstance(note, Note) and str(note) for note in result.notes)
     assert set(result.plan.activations) <= set(result.params.tensors)
     (output,) = ort.InferenceSession(target).run(None, {"image": images()[0]})
     assert output.shape == (1, 5)
@@ -112,7 +113,7 @@ def test_result_tells_what_the_preset_does_not_do_yet(model_file: Path) -> None:
     pending = {name: preset.pending for name, preset in quantry.recipe.PRESETS.items() if preset.pending}
     for name, missing in list(pending.items())[:1]:
         notes = quantry.quantize(model_file, images(), name).notes
-        assert all(any(part in note for note in notes) for part in missing)
+        assert all(any(part in str(note) for note in notes) for part in missing)
 
 
 def test_model_may_be_a_path_bytes_a_proto_or_a_graph(model_file: Path) -> None:
@@ -173,13 +174,13 @@ def test_without_data_random_samples_serve_with_a_warning() -> None:
     with pytest.warns(UserWarning, match="no calibration data"):
         result = quantry.quantize(float_model(), recipe="XINT8", store=None)
     assert result.evaluation.samples == 1
-    assert "one random sample" in result.notes[0]
+    assert "one random sample" in str(result.notes[0])
 
 
 def test_without_data_nothing_is_warned_of_where_nothing_is_calibrated() -> None:
     result = quantry.quantize(float_model(), recipe="UINT8_DYNAMIC_QUANT", store=None)
     assert result.evaluation.samples == 1
-    assert result.notes[0].startswith("no data were given, and this recipe needs none")
+    assert str(result.notes[0]).startswith("no data were given, and this recipe needs none")
 
 
 def test_doubtful_options_of_images_are_warned_of_and_noted(tmp_path: Path) -> None:
@@ -187,7 +188,7 @@ def test_doubtful_options_of_images_are_warned_of_and_noted(tmp_path: Path) -> N
     options = quantry.ImageOptions(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
     with pytest.warns(UserWarning, match="--pixel-scale 1/255"):
         result = quantry.quantize(float_model(), tmp_path, images=options, store=None)
-    assert "--pixel-scale 1/255" in result.notes[0]
+    assert "--pixel-scale 1/255" in str(result.notes[0])
 
 
 def test_result_is_not_saved_over_the_float_model(model_file: Path) -> None:

@@ -1,103 +1,167 @@
-"""Notes of a quantization for a reader: short, grouped, most important first."""
+"""What a user should know about a result: notes are values, and become text where a reader sees them."""
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Self
 
-from quantry.graph.quant_plan import DeclinedNode
-
-# What layers lack, in short, and the notes that say so one reason at a time.
-_BLOCKED = {
-    "not equalized": re.compile(r"no cross-layer equalization after (\d+) layers?: (.*)", re.DOTALL),
-    "without SmoothQuant": re.compile(r"no SmoothQuant in front of (\d+) layers?: (.*)", re.DOTALL),
-    "without power-of-two fit": re.compile(r"no power-of-two fit through (\d+) nodes?: (.*)", re.DOTALL),
-}
-_TARGET = re.compile(r"for ([\w.-]+): (\S+ is .*)", re.DOTALL)
-_NOTHING = re.compile(r"SmoothQuant divided the channels of 0 of")
-_HOUSEKEEPING = re.compile(
-    r"(removed|raised|folded|fused|inferred|axes of|renamed|converted opset|npu: positions|npu: multiplied)\b"
-)
-_IMPORTANT = re.compile(
-    r"differ a lot|no calibration data|pixel|images are used|not yet supported|reduce accuracy|far below|fell back"
-)
-_BY_NAME = "excluded by name:"
-_SEE_EQUALIZATION = "docs/accuracy.md"
+NoteValue = str | int | float
+"""What a note says about something: a name, a number, or words of a message that has its own home."""
 
 
-def grouped_notes(notes: Iterable[str]) -> tuple[str, ...]:
-    """Return the notes with those of one kind joined, the important ones first, housekeeping last.
+class NoteKind(Enum):
+    """What a note is about, which decides where a reader sees it."""
 
-    Args:
-        notes: The notes, as the stages wrote them.
+    BROKEN = "broken"
+    """The result is of little use."""
+
+    NO_DATA = "no data"
+    """Ranges come from random data."""
+
+    IMPORTANT = "important"
+    """It may reduce accuracy, or needs a decision of the user."""
+
+    DONE = "done"
+    """What a stage did, or why it did nothing."""
+
+    IDLE = "idle"
+    """A stage that the recipe runs on every model had nothing to do. Not shown unless all notes are."""
+
+    TARGET = "target"
+    """A change of the recipe for the deployment target; has the values ``target`` and ``change``."""
+
+    GRAPH = "graph"
+    """Housekeeping that leaves the function of the model as it was."""
+
+    NOT_EQUALIZED = "layers not equalized"
+    """Layers that have no cross-layer equalization; has the values ``count`` and ``reason``."""
+
+    NOT_SMOOTHED = "layers without SmoothQuant"
+    """Layers that have no SmoothQuant; has the values ``count`` and ``reason``."""
+
+    NOT_FITTED = "nodes without power-of-two fit"
+    """Nodes that no factor passes; has the values ``count`` and ``reason``."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """One thing that a user should know; ``str(note)`` is its text.
+
+    Attributes:
+        message: The text, with a field of `str.format` for every value.
+        kind: What it is about. Code asks for the kind and the values, never for the text.
+        values: The values by name.
 
     Example:
-        >>> for note in grouped_notes(
+        >>> note = Note.of("removed {count} weights that no output needs", NoteKind.GRAPH, count=2)
+        >>> str(note), note.value("count")
+        ('removed 2 weights that no output needs', 2)
+    """
+
+    message: str
+    kind: NoteKind = NoteKind.DONE
+    values: tuple[tuple[str, NoteValue], ...] = ()
+
+    @classmethod
+    def of(cls, message: str, kind: NoteKind = NoteKind.DONE, /, **values: NoteValue) -> Self:
+        """Return a note.
+
+        Args:
+            message: A literal text with a field for every value.
+            kind: What it is about.
+            values: The values of its fields.
+        """
+        return cls(message, kind, tuple(values.items()))
+
+    def value(self, name: str) -> Any:
+        """Return one of the values."""
+        return dict(self.values)[name]
+
+    def __str__(self) -> str:
+        return self.message.format(**dict(self.values))
+
+    def to_plain(self) -> list[Any]:
+        """Return the stored form, which JSON can hold."""
+        return [self.message, self.kind.value, dict(self.values)]
+
+    @classmethod
+    def from_plain(cls, plain: Any) -> Self:
+        """Return the note that `to_plain` was called on.
+
+        Raises:
+            ValueError: It is something else.
+        """
+        message, kind, values = plain
+        return cls(message, NoteKind(kind), tuple(values.items()))
+
+
+def added_up(notes: Iterable[Note]) -> tuple[Note, ...]:
+    """Return notes of which those that differ only in their value ``count`` are one, with the sum of the counts.
+
+    Args:
+        notes: Notes that all have the value.
+    """
+    sums: dict[Note, int] = {}
+    for note in notes:
+        uncounted = replace(note, values=tuple(entry for entry in note.values if entry[0] != "count"))
+        sums[uncounted] = sums.get(uncounted, 0) + note.value("count")
+    return tuple(replace(note, values=(("count", count), *note.values)) for note, count in sums.items())
+
+
+def one_per_reason(message: str, counts: Mapping[str, int], kind: NoteKind = NoteKind.DONE) -> tuple[Note, ...]:
+    """Return a note for every reason, in the order of their texts.
+
+    Args:
+        message: The message, with the fields ``count`` and ``reason``.
+        counts: How often each reason applies.
+        kind: What the notes are about.
+    """
+    return tuple(Note.of(message, kind, count=count, reason=reason) for reason, count in sorted(counts.items()))
+
+
+_MISSING = (NoteKind.NOT_EQUALIZED, NoteKind.NOT_SMOOTHED, NoteKind.NOT_FITTED)
+_REASONS = 3  # a line of a terminal holds about as many
+
+
+def grouped_notes(notes: Iterable[Note]) -> tuple[str, ...]:
+    """Return the texts of notes with those of one kind joined, the important ones first, housekeeping last.
+
+    Args:
+        notes: The notes, in the order of the stages.
+
+    Example:
+        >>> message = "no cross-layer equalization after {count} layers: {reason}"
+        >>> for text in grouped_notes(
         ...     [
-        ...         "removed 1 weights that no output needs",
-        ...         "raised opset 11 to 13",
-        ...         "no cross-layer equalization after 12 layers: Clip is not positively homogeneous",
-        ...         "no cross-layer equalization after 3 layers: Concat combines or moves channels",
+        ...         Note.of("raised opset {old} to {new}", NoteKind.GRAPH, old=11, new=13),
+        ...         Note.of("removed {count} weights that no output needs", NoteKind.GRAPH, count=1),
+        ...         Note.of(message, NoteKind.NOT_EQUALIZED, count=12, reason="Clip is not positively homogeneous"),
+        ...         Note.of(message, NoteKind.NOT_EQUALIZED, count=3, reason="several nodes read its result"),
         ...     ]
         ... ):
-        ...     print(note)
-        15 layers not equalized because of Clip (12), Concat (3); see docs/accuracy.md
-        graph: removed 1 weights that no output needs; raised opset 11 to 13
+        ...     print(text)
+        15 layers not equalized: Clip is not positively homogeneous (12), several nodes read its result (3)
+        graph: raised opset 11 to 13; removed 1 weights that no output needs
     """
-    blocked: dict[str, list[tuple[int, str]]] = {}
-    adapted: dict[str, list[str]] = {}
-    housekeeping: list[str] = []
-    others: list[str] = []
+    by_kind: dict[NoteKind, list[Note]] = {kind: [] for kind in NoteKind}
     for note in dict.fromkeys(notes):
-        if _NOTHING.match(note):
-            continue
-        lacks = next(((what, found) for what, kind in _BLOCKED.items() if (found := kind.fullmatch(note))), None)
-        if lacks is not None:
-            blocked.setdefault(lacks[0], []).append((int(lacks[1][1]), lacks[1][2]))
-        elif (for_target := _TARGET.fullmatch(note)) is not None:
-            adapted.setdefault(for_target[1], []).append(for_target[2])
-        elif _HOUSEKEEPING.match(note):
-            housekeeping.append(note)
-        else:
-            others.append(note)
-    # Sorting is stable: the stages wrote the notes in the order of the data.
-    others.sort(key=lambda note: _IMPORTANT.search(note) is None)
-    targets = (f"for {target}: {', '.join(changes)}" for target, changes in adapted.items())
-    joined = (f"graph: {'; '.join(housekeeping)}",) if housekeeping else ()
-    return (*others, *targets, *(_blocked_note(what, reasons) for what, reasons in blocked.items()), *joined)
+        by_kind[note.kind].append(note)
+    first = (NoteKind.BROKEN, NoteKind.NO_DATA, NoteKind.IMPORTANT, NoteKind.DONE)
+    adapted: dict[str, list[str]] = {}
+    for note in by_kind[NoteKind.TARGET]:
+        adapted.setdefault(note.value("target"), []).append(note.value("change"))
+    graph = [str(note) for note in by_kind[NoteKind.GRAPH]]
+    return (
+        *(str(note) for kind in first for note in by_kind[kind]),
+        *(f"for {target}: {', '.join(changes)}" for target, changes in adapted.items()),
+        *(_what_is_missing(kind, by_kind[kind]) for kind in _MISSING if by_kind[kind]),
+        *((f"graph: {'; '.join(graph)}",) if graph else ()),
+    )
 
 
-def grouped_reasons(declined: Iterable[DeclinedNode]) -> Mapping[str, Sequence[DeclinedNode]]:
-    """Return the nodes that stayed float by their reason, the most frequent reason first.
-
-    Nodes that the recipe excludes one by one have a reason each; several of them are one group.
-
-    Args:
-        declined: The nodes.
-
-    Example:
-        >>> nodes = [DeclinedNode(name, "Conv", f"excluded by '{name}'") for name in ("a", "b")]
-        >>> list(grouped_reasons(nodes))
-        ["excluded by name: 'a' and 1 more"]
-    """
-    groups: dict[str, list[DeclinedNode]] = {}
-    for one in declined:
-        by_name = one.reason == f"excluded by '{one.node}'"
-        groups.setdefault(_BY_NAME if by_name else one.reason, []).append(one)
-    if named := groups.pop(_BY_NAME, None):
-        first = named[0]
-        groups[first.reason if len(named) == 1 else f"{_BY_NAME} '{first.node}' and {len(named) - 1} more"] = named
-    return dict(sorted(groups.items(), key=lambda group: -len(group[1])))
-
-
-def _blocked_note(what: str, blocked: Sequence[tuple[int, str]]) -> str:
-    counts: dict[str, int] = {}
-    for count, reason in sorted(blocked, key=lambda entry: -entry[0]):
-        # The operator says enough; the full sentence is in the report and in --json.
-        word = reason.split()[0]
-        name = word if word[0].isupper() else reason
-        counts[name] = counts.get(name, 0) + count
-    told = ", ".join(f"{name} ({count})" for name, count in counts.items())
-    total = sum(count for count, _ in blocked)
-    thing = "tensor" if what == "without power-of-two fit" else "layer"
-    # A reason in words is a clause of its own; names of operators follow "because of".
-    because = "because of" if next(iter(counts))[:1].isupper() else "because"
-    return f"{total} {thing}{'' if total == 1 else 's'} {what} {because} {told}; see {_SEE_EQUALIZATION}"
+def _what_is_missing(kind: NoteKind, notes: Iterable[Note]) -> str:
+    counts: Mapping[str, int] = {note.value("reason"): note.value("count") for note in added_up(notes)}
+    frequent = sorted(counts.items(), key=lambda entry: -entry[1])[:_REASONS]
+    total, rest = sum(counts.values()), sum(counts.values()) - sum(count for _, count in frequent)
+    reasons = [f"{reason} ({count})" for reason, count in frequent] + ([f"other reasons ({rest})"] if rest else [])
+    return f"{total} {kind.value}: {', '.join(reasons)}"

@@ -30,6 +30,7 @@ from quantry.graph.quant_plan import QuantPlan
 from quantry.graph.quantized_model import QuantizedModel
 from quantry.memo import Digest, Handle, Memo, MemoryStore
 from quantry.mix import MixInputs, Score, run_mix
+from quantry.notes import Note
 from quantry.numerics.tensor_params import QuantParams
 from quantry.observe import BodyCalls, Statistics, body_as_model, body_calls, observe
 from quantry.plan import (
@@ -82,7 +83,7 @@ class Stages:
     noted: tuple[Handle[Any], ...] = ()
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[Note, ...]:
         """The notes of all stages."""
         # Each stage returns its own notes only, so that they depend on nothing but the stage's key.
         return tuple(note for handle in self.noted for note in handle.notes)
@@ -93,7 +94,7 @@ def run_prepare(source: ModelSource, recipe: Recipe, memo: Memo) -> Handle[Float
     return memo.run(prepare, source, replace(recipe.prepare, npu=None))
 
 
-def follow_names(source: ModelSource, prepared: Handle[FloatModel], recipe: Recipe) -> tuple[Recipe, tuple[str, ...]]:
+def follow_names(source: ModelSource, prepared: Handle[FloatModel], recipe: Recipe) -> tuple[Recipe, tuple[Note, ...]]:
     """Return the recipe with names of the prepared graph instead of nodes that preparation folded or removed.
 
     Args:
@@ -336,7 +337,7 @@ _QUICK = 16
 
 def run_with_fallback(
     prepared: Handle[FloatModel], data: DataLike, recipe: Recipe, memo: Memo, score: Score | None = None
-) -> tuple[Recipe, Stages, tuple[str, ...]]:
+) -> tuple[Recipe, Stages, tuple[Note, ...]]:
     """Run `run_quantize` without those rewrites of the weights, and without that tuning, that make the model worse.
 
     Rewrites are compared on models that are calibrated on few samples and not tuned, so trying them costs little. Other
@@ -352,7 +353,7 @@ def run_with_fallback(
     Returns:
         The recipe that was used, its stages, and notes on what was replaced.
     """
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     if recipe.evaluate.fall_back and recipe.evaluate.guard:
         recipe, notes = _without_harmful_rewrites(prepared, data, recipe, memo, score)
     stages = run_quantize(prepared, data, recipe, memo, score)
@@ -363,15 +364,18 @@ def run_with_fallback(
     untuned = run_guard(rounded, data, recipe, memo)
     if report is None or untuned is None or untuned.value.sqnr <= report.value.sqnr + _BETTER:
         return recipe, stages, notes
-    note = f"tuning was dropped: {report.value.sqnr:.1f} dB with it, {untuned.value.sqnr:.1f} dB without"
+    note = Note.of(_DROPPED, rewrite="tuning", with_it=report.value.sqnr, without=untuned.value.sqnr)
     return replace(recipe, tune=TuneOptions()), rounded, (*notes, note)
+
+
+_DROPPED = "{rewrite} was dropped: {with_it:.1f} dB with it, {without:.1f} dB without"
 
 
 def _without_harmful_rewrites(
     prepared: Handle[FloatModel], data: DataLike, recipe: Recipe, memo: Memo, score: Score | None
-) -> tuple[Recipe, tuple[str, ...]]:
+) -> tuple[Recipe, tuple[Note, ...]]:
     """Return the recipe with those rewrites of the weights that help, and notes on the others."""
-    notes: list[str] = []
+    notes: list[Note] = []
     best: _Quick | None = None
     parts: tuple[CalibrationData, CalibrationData] | None = None
     if memo.store is None:
@@ -386,7 +390,7 @@ def _without_harmful_rewrites(
         if best is None or found is None or found.sqnr <= best.sqnr + margin:
             continue
         if found.content != best.content:  # a rewrite that found nothing to do is not worth a note
-            notes.append(f"{name} was dropped: {best.sqnr:.1f} dB with it, {found.sqnr:.1f} dB without")
+            notes.append(Note.of(_DROPPED, rewrite=name, with_it=best.sqnr, without=found.sqnr))
         recipe, best = simpler, found
     return recipe, tuple(notes)
 

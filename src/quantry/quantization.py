@@ -43,6 +43,7 @@ from quantry.graph.quantized_model import QuantizedModel
 from quantry.memo import Digest, DirectoryStore, Handle, Memo, Store, Trace, fingerprint
 from quantry.mix import Score, check_goal
 from quantry.notebook import html_details, html_table
+from quantry.notes import Note, NoteKind
 from quantry.numerics.tensor_params import QuantParams
 from quantry.observe import Statistics
 from quantry.pipeline import (
@@ -66,13 +67,12 @@ _LOG = logging.getLogger("quantry")
 DEFAULT_STORE = "default"
 """The name of the store in the user's cache directory."""
 
-NO_DATA = (
+_NO_DATA = Note.of(
     "no calibration data were given: ranges come from one random sample, uniform in [0, 1), so the model is not usable "
-    "and its metrics are meaningless; pass --data, or data="
+    "and its metrics are meaningless; pass --data, or data=",
+    NoteKind.NO_DATA,
 )
-"""The note on a model whose ranges come from random data."""
-
-_RANDOM_EVALUATION = (
+_RANDOM_EVALUATION = Note.of(
     "no data were given, and this recipe needs none; the comparison with the float model uses one random sample, "
     "uniform in [0, 1), and is only a rough check"
 )
@@ -133,7 +133,7 @@ class QuantizationResult:
     recipe: Recipe
     stages: Stages
     trace: Trace
-    _notes: tuple[str, ...] = field(repr=False)
+    _notes: tuple[Note, ...] = field(repr=False)
     _memo: Memo = field(repr=False)
     _data: Inputs = field(repr=False)
     _float_file: Path | None = field(default=None, repr=False)
@@ -165,8 +165,8 @@ class QuantizationResult:
         return self._comparisons[key]
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """What the user should know; the first line warns if the result is broken."""
+    def notes(self) -> tuple[Note, ...]:
+        """What the user should know; the first one warns if the result is broken. ``str(note)`` is the text."""
         alarm = () if self.guard is None else self.guard.notes
         return (*alarm, *self._notes)
 
@@ -191,7 +191,7 @@ class QuantizationResult:
         else:
             rows.append(("metrics", "read .evaluation to compare with the float model"))
         table = html_table(("", ""), rows, f"Quantized with {self.recipe.name}")
-        return table + html_details(f"{len(self.notes)} notes", "\n".join(self.notes))
+        return table + html_details(f"{len(self.notes)} notes", "\n".join(map(str, self.notes)))
 
     @property
     def quantized(self) -> QuantizedModel:
@@ -292,8 +292,8 @@ class QuantizationResult:
             raise
         self.__dict__["saved_to"] = files[0]
         # After the check: a guard can only run a model that loads.
-        for line in () if self.guard is None else self.guard.notes:
-            _LOG.warning(line)
+        for note in () if self.guard is None else self.guard.notes:
+            _LOG.warning("%s", note)
         return files
 
     def _verify(self, written: bytes | Path) -> None:
@@ -350,7 +350,7 @@ def quantize(  # noqa: PLR0913  one keyword for each input of the user
         inputs = prepared.value.inputs
     wanted, followed = follow_names(source, prepared, wanted)
     for note in followed:
-        _LOG.warning(note)
+        _LOG.warning("%s", note)
     # Opened once: the data may be an iterator, and opening it spools or hashes every sample.
     calibration = functools.cache(lambda: calibration_samples(calibration_data(data, inputs, images), wanted))
     if deployed is not None:
@@ -367,11 +367,11 @@ def quantize(  # noqa: PLR0913  one keyword for each input of the user
         if deployed is not None and data is not None:
             known = deploy(source, stages, calibration, wanted, memo, deployed)
     if data is None and calibration.cache_info().currsize:
-        of_data = (NO_DATA,)
+        of_data = (_NO_DATA,)
     elif data is None and evaluation_data is None:
         of_data = (_RANDOM_EVALUATION,)
         evaluation = functools.partial(calibration_data, RandomData(), inputs)
-    slow = () if known.slow_because is None else (known.slow_because,)
+    slow = () if known.slow_because is None else (Note.of("{reason}", NoteKind.IMPORTANT, reason=known.slow_because),)
     all_notes = (*slow, *of_data, *notes, *followed, *replaced, *known.notes, *known.stages.notes)
     used = Inputs(None if data is None else calibration, evaluation)
     file = Path(model) if isinstance(model, str | os.PathLike) else None
@@ -388,7 +388,7 @@ def quantize(  # noqa: PLR0913  one keyword for each input of the user
     )
 
 
-def _for_target(target: Target | str | None, recipe: Recipe) -> tuple[Target | None, Recipe, tuple[str, ...]]:
+def _for_target(target: Target | str | None, recipe: Recipe) -> tuple[Target | None, Recipe, tuple[Note, ...]]:
     """Return the target, the recipe adapted to it, and notes about what was adapted."""
     wanted = target or recipe.target
     if not wanted:
@@ -396,8 +396,9 @@ def _for_target(target: Target | str | None, recipe: Recipe) -> tuple[Target | N
     deployed = find_target(wanted)
     legal = deployed.legalized(recipe)
     changes = [change for change in recipe.diff(legal) if change.path != "target"]
-    notes = tuple(f"for {deployed.name}: {change.path} is {brief(change.theirs)}" for change in changes)
-    return deployed, legal, notes
+    texts = (f"{change.path} is {brief(change.theirs)}" for change in changes)
+    notes = (Note.of("for {target}: {change}", NoteKind.TARGET, target=deployed.name, change=text) for text in texts)
+    return deployed, legal, tuple(notes)
 
 
 @contextmanager
@@ -430,9 +431,9 @@ def _blaming(
         raise ModelError(f"the model must be valid and able to run, got: {reason}; in {source.label}") from error
 
 
-def _notes_on_pixels(data: CalibrationData) -> tuple[str, ...]:
+def _notes_on_pixels(data: CalibrationData) -> tuple[Note, ...]:
     for doubt in pixel_doubts(data):
-        warnings.warn(doubt, UserWarning, stacklevel=4)
+        warnings.warn(str(doubt), UserWarning, stacklevel=4)
     return pixel_notes(data)
 
 

@@ -17,6 +17,7 @@ from quantry.autosearch import SearchOptions, Space, racing, run_search
 from quantry.autosearch.output_directory import copy_model, model_size
 from quantry.autosearch.trial_runner import model_content
 from quantry.memo import Handle
+from quantry.notes import Note
 from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import CrossLayer, EmitOptions, MinMax, MinMSE, Percentile, QOperator, Recipe, find_preset
 
@@ -68,7 +69,7 @@ def test_equalization_without_effect_gives_duplicates_and_no_second_observation(
     assert sum("scale" in trial.computed for trial in found.trials) == 2
     assert sum(trial.same_as is None for trial in found.trials) == 2
     noted = quantry.quantize(network, random_samples(4), found.trials[-1].recipe, store=tmp_path / "out" / "store")
-    assert any("cross-layer" in note for note in noted.notes)
+    assert any("cross-layer" in str(note) for note in noted.notes)
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -262,7 +263,7 @@ def test_content_depends_on_numbers_and_format_but_not_on_notes(network: Path) -
         handle = Handle.of_value("scale", changed)
         return model_content(replace(stages, params=handle), EmitOptions())
 
-    assert with_params(replace(params, notes=("a rule moved a scale",))) == first
+    assert with_params(replace(params, notes=(Note.of("a rule moved a scale"),))) == first
     wider = replace(params.tensors["x"], scale=2 * params.tensors["x"].scale)
     assert with_params(QuantParams({**params.tensors, "x": wider})) != first
     assert model_content(stages, EmitOptions(QOperator())) != first

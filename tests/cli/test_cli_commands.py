@@ -20,7 +20,7 @@ from quantry.errors import DataError, RecipeError
 from quantry.evaluate.tasks import RankCorrelation, number_labels
 from quantry.graph.float_model import input_signatures
 from quantry.graph.load import model_source
-from quantry.notes import grouped_notes
+from quantry.notes import Note, NoteKind, grouped_notes, one_per_reason
 from quantry.recipe import PRESETS, to_plain
 from quantry.recipe.json_schema import recipe_schema
 from test_quantize_api import float_model, images
@@ -155,17 +155,28 @@ def test_size_of_images_for_a_model_with_dynamic_sides(folder: Path) -> None:
 def test_notes_are_grouped_with_the_important_ones_first() -> None:
     notes = grouped_notes(
         (
-            "raised opset 11 to 13",
-            "cross-layer equalization changed 65 of the 65 layers in 24 chains; sweeps: 1",
-            "no cross-layer equalization after 27 layers: Clip with bounds other than 0 is not positively homogeneous",
-            "no cross-layer equalization after 3 layers: several nodes read its result",
-            "npu: replaced 1 Sigmoid nodes by HardSigmoid(1/6, 0.5), which can reduce accuracy a lot",
+            Note.of("raised opset {old} to {new}", NoteKind.GRAPH, old=11, new=13),
+            Note.of("SmoothQuant divided the channels of {count} tensors", NoteKind.IDLE, count=0),
+            Note.of("cross-layer equalization changed {count} layers", count=65),
+            *one_per_reason(
+                "no cross-layer equalization after {count} layers: {reason}",
+                {"no layer": 1, "Clip is not homogeneous": 27, "no reader": 3, "an output": 2},
+                NoteKind.NOT_EQUALIZED,
+            ),
+            Note.of("replaced {count} Sigmoid nodes", NoteKind.IMPORTANT, count=1),
+            *(
+                Note.of("for {target}: {change}", NoteKind.TARGET, target="ort-cpu", change=change)
+                for change in ("a is 1", "b is 2")
+            ),
         )
     )
-    assert notes[0].startswith("npu: replaced")
-    assert "30 layers not equalized because of Clip (27), several nodes read its result (3)" in notes[2]
-    assert notes[-1] == "graph: raised opset 11 to 13"
-    assert len(notes) == 4
+    assert notes == (
+        "replaced 1 Sigmoid nodes",
+        "cross-layer equalization changed 65 layers",
+        "for ort-cpu: a is 1, b is 2",
+        "33 layers not equalized: Clip is not homogeneous (27), no reader (3), an output (2), other reasons (1)",
+        "graph: raised opset 11 to 13",
+    )
 
 
 def test_recommended_recipes_are_listed_first() -> None:

@@ -61,6 +61,6 @@ def test_note_says_where_onnxruntime_rounds_float_weights(
     result = quantized(function, exclude, written)
     model = result.to_bytes()
     is_rounded = not np.array_equal(output(model), output(model, "WeightBiasQuantization"))
-    notes = [note for note in result.notes if "WeightBiasQuantization" in note]
+    notes = [note for note in result.notes if "WeightBiasQuantization" in str(note)]
     assert bool(notes) == is_rounded
-    assert all("'second'" in note for note in notes)
+    assert all("'second'" in str(note) for note in notes)

@@ -52,7 +52,7 @@ def test_equalization_helps_and_is_judged_by_the_original_model(
     plain = quantize(model, data, Recipe(), store=None)
     result = quantize(model, data, Recipe(equalize=EqualizeOptions(CrossLayer())), store=None)
     assert result.trace.computed("equalize") == 1
-    assert any("cross-layer equalization changed 2 of the 2 layers" in note for note in result.notes)
+    assert any("cross-layer equalization changed 2 of the 2 layers" in str(note) for note in result.notes)
     original = result.stages.prepared.value.model.graph.initializers["w0"].const_value.numpy()
     np.testing.assert_array_equal(original, numpy_helper.to_array(model.graph.initializer[0]))
     assert result.evaluation.metrics["sqnr"].value > plain.evaluation.metrics["sqnr"].value + 10

@@ -7,6 +7,7 @@ from quantry.errors import InternalError
 from quantry.evaluate import Evaluation, MetricScore, find_metric
 from quantry.evaluate.latency import summarize_pairs
 from quantry.memo import DirectoryStore, MemoryStore, fingerprint
+from quantry.notes import Note
 
 
 def _score(name, *per_sample):
@@ -25,7 +26,7 @@ def evaluation():
         float_bytes=4_000,
         quantized_bytes=1_100,
         latency=summarize_pairs(np.array([[2.0, 1.0], [3.0, 1.0]])),
-        notes=("output 'scores' is odd",),
+        notes=(Note.of("output {output!r} is odd", output="scores"),),
     )
 
 

@@ -9,6 +9,7 @@ from tests.onnx_oracle import from_text
 
 import quantry
 from quantry.evaluate import GuardReport
+from quantry.notes import Note, NoteKind
 from quantry.recipe import PRESETS, EqualizeOptions, EvaluateOptions, JointEqualization, Recipe, SmoothQuant
 
 CPU = PRESETS["CPU_INT8"].recipe
@@ -46,8 +47,8 @@ def test_the_first_line_of_a_broken_result_says_so_and_names_a_tensor(preset: st
     assert result.guard is not None
     assert result.guard.is_broken
     assert result.guard.tensor in {"a", "r", "s", "y"}
-    assert result.notes[0].startswith("WARNING")
-    assert repr(result.guard.tensor) in result.notes[0]
+    assert str(result.notes[0]).startswith("WARNING")
+    assert repr(result.guard.tensor) in str(result.notes[0])
 
 
 @pytest.mark.parametrize("preset", ["XINT8", "S8S8_AAWS", "CPU_INT8", "U16S8_AAWS", "RECOMMENDED-NPU"])
@@ -55,14 +56,14 @@ def test_a_sound_result_has_no_warning(preset: str) -> None:
     result = quantry.quantize(even_channels(), samples(), preset, store=None)
     assert result.guard is not None
     assert not result.guard.is_broken
-    assert not any(note.startswith("WARNING") for note in result.notes)
+    assert not any(str(note).startswith("WARNING") for note in result.notes)
 
 
 def test_the_guard_can_be_switched_off() -> None:
     recipe = replace(PRESETS["XINT8"].recipe, evaluate=EvaluateOptions(guard=0))
     result = quantry.quantize(spread_channels(), samples(), recipe, store=None)
     assert result.guard is None
-    assert not any(note.startswith("WARNING") for note in result.notes)
+    assert not any(str(note).startswith("WARNING") for note in result.notes)
 
 
 def test_a_rewrite_that_makes_the_model_worse_is_dropped() -> None:
@@ -76,7 +77,7 @@ def test_a_rewrite_that_makes_the_model_worse_is_dropped() -> None:
     assert result.guard.sqnr > kept.guard.sqnr + 1
     assert result.recipe.equalize.smooth is None
     assert result.to_bytes() == plain.to_bytes()
-    assert any("SmoothQuant was dropped" in note for note in result.notes)
+    assert any("SmoothQuant was dropped" in str(note) for note in result.notes)
 
 
 def test_recipes_are_compared_without_repeating_stages_although_nothing_is_stored() -> None:
@@ -106,9 +107,10 @@ def test_a_rewrite_that_helps_on_other_samples_is_kept() -> None:
 
 
 def test_a_report_survives_the_store() -> None:
-    report = GuardReport(-np.inf, 20.5, "t", ("WARNING: x",))
+    notes = (Note.of("WARNING: {sqnr:.1f} dB", NoteKind.BROKEN, sqnr=1.0),)
+    report = GuardReport(-np.inf, 20.5, "t", notes)
     found = GuardReport.from_blob(report.to_blob())
-    assert (found.sqnr, found.expected, found.tensor, found.notes) == (-np.inf, 20.5, "t", ("WARNING: x",))
+    assert (found.sqnr, found.expected, found.tensor, found.notes) == (-np.inf, 20.5, "t", notes)
 
 
 def test_recommended_recipes_fall_back_and_others_stay_what_they_are() -> None:

@@ -126,10 +126,10 @@ def test_nan_in_the_quantized_output_is_the_worst_score_with_a_note():
     assert result.outputs["y"]["cosine"].value == -1
     assert result.outputs["z"]["cosine"].value > 0.9
     (note,) = result.notes
-    assert note.startswith(
+    assert str(note).startswith(
         "output 'y' of the quantized model has NaN or infinite values where the float model's are finite"
     )
-    assert note.endswith("in 5 of 5 samples; these have the worst possible score")
+    assert str(note).endswith("in 5 of 5 samples; these have the worst possible score")
 
 
 def test_another_number_of_rows_is_the_worst_score_with_a_note():
@@ -138,7 +138,7 @@ def test_another_number_of_rows_is_the_worst_score_with_a_note():
     samples = [np.array([[1, 2, 3, 4]], np.float32), np.array([[1, -2, 3, 4]], np.float32)]
     result = evaluate(*_arguments(float_text, quantized_text, samples, metrics=("cosine",)))
     np.testing.assert_array_equal(result.metrics["cosine"].per_sample, [1, -1])
-    assert "another shape than the float model's in 1 of 2 samples" in result.notes[0]
+    assert "another shape than the float model's in 1 of 2 samples" in str(result.notes[0])
 
 
 @pytest.mark.parametrize(

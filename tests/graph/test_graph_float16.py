@@ -44,7 +44,7 @@ WEIGHT = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float16)
 def test_every_part_of_a_float16_model_becomes_float32():
     model = graph_from_text(_text(half=True), w=WEIGHT)
     (note,) = float16_to_float32(model)
-    assert note == "converted the model with 1 float16 weights to float32; x, y are now float32"
+    assert str(note) == "converted the model with 1 float16 weights to float32; x, y are now float32"
     expected = from_text(_text(half=False), w=WEIGHT.astype(np.float32))
     onnx.checker.check_model(onnx.load_from_string(serialize(model)), full_check=True)
     feeds = random_feeds(expected)

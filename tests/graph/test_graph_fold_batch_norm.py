@@ -41,7 +41,7 @@ def test_conv(group, bias):
     text += " y = BatchNormalization<epsilon = 0.001>(c, gamma, beta, mean, var) }"
     weights = {"w": _weights(8, 4 // group, 3, 3), **_statistics(8)} | ({"b": _weights(8)} if bias else {})
     model, notes = _check(text, **weights)
-    assert notes == ("folded 1 BatchNormalization nodes",)
+    assert tuple(map(str, notes)) == ("folded 1 BatchNormalization nodes",)
     assert [value.name for value in model.graph.node(0).inputs] == ["x", "w", "b" if bias else "Conv_0_bias"]
     assert model.graph.outputs[0].name == "y"
 
@@ -81,14 +81,16 @@ def test_gemm(trans_b, alpha, beta, bias, seed):
 def test_gemm_with_a_bias_for_each_row_stays():
     text = "(float[3, 4] x) => (float[3, 5] y) { c = Gemm(x, w, b) y = BatchNormalization(c, gamma, beta, mean, var) }"
     _, notes = _check(text, folded=False, w=_weights(4, 5), b=_weights(3, 5), **_statistics(5))
-    assert notes == ("kept 1 BatchNormalization nodes: its channels do not match the weights before it",)
+    assert tuple(map(str, notes)) == (
+        "kept 1 BatchNormalization nodes: its channels do not match the weights before it",
+    )
 
 
 def test_result_with_another_reader_stays():
     text = "(float[1, 3, 4, 4] x) => (float[1, 3, 4, 4] y, float[1, 3, 4, 4] z) { c = Conv(x, w)"
     text += " y = BatchNormalization(c, gamma, beta, mean, var) z = Relu(c) }"
     _, notes = _check(text, folded=False, w=_weights(3, 3, 1, 1), **_statistics(3))
-    assert notes == ("kept 1 BatchNormalization nodes: the result before it has another reader",)
+    assert tuple(map(str, notes)) == ("kept 1 BatchNormalization nodes: the result before it has another reader",)
 
 
 def test_result_that_is_a_graph_output_stays():
@@ -101,14 +103,14 @@ def test_nothing_linear_before_it_stays():
     text = "(float[1, 3, 4, 4] x) => (float[1, 3, 4, 4] y) { r = Relu(x)"
     text += " y = BatchNormalization(r, gamma, beta, mean, var) }"
     _, notes = _check(text, folded=False, **_statistics(3))
-    assert notes == ("kept 1 BatchNormalization nodes: no Conv, ConvTranspose or Gemm before it",)
+    assert tuple(map(str, notes)) == ("kept 1 BatchNormalization nodes: no Conv, ConvTranspose or Gemm before it",)
 
 
 def test_weights_that_are_inputs_stay():
     text = "(float[1, 3, 4, 4] x, float[3, 3, 1, 1] w) => (float[1, 3, 4, 4] y) { c = Conv(x, w)"
     text += " y = BatchNormalization(c, gamma, beta, mean, var) }"
     _, notes = _check(text, folded=False, **_statistics(3))
-    assert notes == ("kept 1 BatchNormalization nodes: the weights before it are not constant",)
+    assert tuple(map(str, notes)) == ("kept 1 BatchNormalization nodes: the weights before it are not constant",)
 
 
 def test_shared_weight_is_copied():
@@ -123,7 +125,7 @@ def test_two_in_a_row():
     text += " d = BatchNormalization(c, gamma, beta, mean, var)"
     text += " y = BatchNormalization(d, gamma, beta, mean, var) }"
     _, notes = _check(text, w=_weights(3, 3, 1, 1), **_statistics(3))
-    assert notes == ("folded 2 BatchNormalization nodes",)
+    assert tuple(map(str, notes)) == ("folded 2 BatchNormalization nodes",)
 
 
 def test_inside_a_subgraph_with_weights_outside():
@@ -133,7 +135,7 @@ def test_inside_a_subgraph_with_weights_outside():
     model = graph_from_text(HEAD + text, w=_weights(3, 3, 1, 1), **_statistics(3))
     name_nodes(model)
     before = model.clone()
-    assert fold_batch_norm(model) == ("folded 1 BatchNormalization nodes",)
+    assert tuple(map(str, fold_batch_norm(model))) == ("folded 1 BatchNormalization nodes",)
     for seed in range(4):
         assert_same_outputs(before, model, rtol=3e-6, seed=seed)
 
@@ -144,6 +146,6 @@ def test_factors_that_overflow_the_weights_are_not_folded():
         { k = Conv(x, w) y = BatchNormalization(k, gamma, beta, mean, var) }"""
     model = graph_from_text(HEAD + text, w=10 + np.abs(_weights(3, 3, 1, 1)), **statistics)
     name_nodes(model)
-    assert fold_batch_norm(model) == (
+    assert tuple(map(str, fold_batch_norm(model))) == (
         "kept 1 BatchNormalization nodes: its factors are too large for the weights before it",
     )

@@ -124,7 +124,7 @@ def test_random_nodes_stay():
     text = HEAD + "{ r = RandomNormal<shape = [2, 3], seed = 1.0>() y = Add(x, r) }"
     model = graph_from_text(text)
     infer_shapes(model)
-    assert fold_constants(model) == ()
+    assert tuple(map(str, fold_constants(model))) == ()
 
 
 def test_initializer_that_is_an_input_is_no_constant():
@@ -133,7 +133,7 @@ def test_initializer_that_is_an_input_is_no_constant():
         w=np.ones(3, np.float32),
     )
     infer_shapes(model)
-    assert fold_constants(model) == ()
+    assert tuple(map(str, fold_constants(model))) == ()
 
 
 def test_constants_inside_a_subgraph_stay_inside():
@@ -143,7 +143,10 @@ def test_constants_inside_a_subgraph_stay_inside():
     model = graph_from_text(text, outer=np.array([3, 4], np.float32))
     before = model.clone()
     infer_shapes(model)
-    assert fold_constants(model) == ("folded 1 Constant nodes into initializers", "folded 2 nodes with constant inputs")
+    assert tuple(map(str, fold_constants(model))) == (
+        "folded 1 Constant nodes into initializers",
+        "folded 2 nodes with constant inputs",
+    )
     assert list(model.graph.initializers) == ["outer"]
     for seed in range(4):
         assert_same_outputs(before, model, seed=seed)

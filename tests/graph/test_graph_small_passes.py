@@ -38,7 +38,7 @@ def test_nodes_get_unique_names_and_keep_their_own():
     notes = name_nodes(model)
     names = [node.name for node in ir.traversal.RecursiveGraphIterator(model.graph)]
     assert names == ["same", "Neg_1", "Neg_2", "If_3", "Add_4", "Mul_5"]
-    assert notes == ("named 5 nodes",)
+    assert tuple(map(str, notes)) == ("named 5 nodes",)
     assert name_nodes(model) == ()
 
 
@@ -51,7 +51,7 @@ def test_generated_name_avoids_a_name_that_exists():
 def test_nodes_out_of_order_are_sorted():
     proto = from_text(HEAD + "(float[2] x) => (float[2] y) { y = Neg(b) b = Add(a, x) a = Relu(x) }")
     model = ir.from_proto(proto)
-    assert sort_nodes(model) == ("sorted the nodes topologically",)
+    assert tuple(map(str, sort_nodes(model))) == ("sorted the nodes topologically",)
     assert op_types(model) == ["Relu", "Add", "Neg"]
     assert_same_outputs(proto, model)
     assert sort_nodes(model) == ()
@@ -84,7 +84,7 @@ def test_initializers_leave_the_inputs():
         w=_weights(2),
     )
     model = ir.from_proto(proto)
-    assert inputs_without_initializers(model) == ("removed 1 initializers from the inputs",)
+    assert tuple(map(str, inputs_without_initializers(model))) == ("removed 1 initializers from the inputs",)
     assert [value.name for value in model.graph.inputs] == ["x"]
     assert model.ir_version == 4
     assert_same_outputs(proto, model)
@@ -97,7 +97,8 @@ def test_unused_parts_go():
         <domain: "acme", opset_import: ["": 17]> Inner (a) => (b) { b = Relu(a) }
         <domain: "idle", opset_import: ["": 17]> Gone (a) => (b) { b = Relu(a) }"""
     model = graph_from_text(text.replace('"": 17]> Keep', '"": 17, "acme": 1]> Keep'), w=_weights(2))
-    assert remove_unused(model) == ("removed 2 nodes and 1 weights that no output needs",)
+    notes = tuple(map(str, remove_unused(model)))
+    assert notes == ("removed 2 nodes that no output needs", "removed 1 weights that no output needs")
     assert op_types(model) == ["Keep"]
     assert [identifier[1] for identifier in model.functions] == ["Keep", "Inner"]
     assert dict(model.opset_imports) == {"": 17, "acme": 1}
@@ -124,7 +125,7 @@ def _split(text: str, **weights: np.ndarray) -> tuple[ir.Model, tuple[str, ...]]
 def test_shared_bias_is_copied_for_each_reader():
     text = "(float[1, 3, 2, 2] x) => (float[1, 3, 2, 2] y) { a = Conv(x, w, b) c = Conv(a, w, b) y = Conv(c, v, b) }"
     model, notes = _split(text, w=_weights(3, 3, 1, 1), v=_weights(3, 3, 1, 1), b=_weights(3))
-    assert notes == ("copied 2 weights that several nodes shared",)
+    assert tuple(map(str, notes)) == ("copied 2 weights that several nodes shared",)
     assert [node.inputs[2].name for node in model.graph] == ["b", "b_Conv_1", "b_Conv_2"]
     assert [node.inputs[1].name for node in model.graph] == ["w", "w", "v"]
 
@@ -143,7 +144,7 @@ def test_weight_in_two_roles_is_copied():
     assert readers["Gemm_0"] == readers["MatMul_4"] == ["w"]
     assert readers["Gemm_1"] == ["w_Gemm_1"]
     assert readers["ReduceMax_2"] == readers["ReduceMin_5"] == ["w_ReduceMax_2"]
-    assert notes == ("copied 2 weights that several nodes shared",)
+    assert tuple(map(str, notes)) == ("copied 2 weights that several nodes shared",)
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (1,), (2, 1)])
@@ -175,7 +176,7 @@ def test_clip_from_0_to_6_becomes_relu():
     model = graph_from_text(HEAD + text, zero=np.float32(0), six=np.float32(6), five=np.float32(5))
     before = model.clone()
     (note,) = clip6_to_relu(model)
-    assert note.startswith("replaced 1 Clip(0, 6) nodes by Relu")
+    assert str(note).startswith("replaced 1 Clip(0, 6) nodes by Relu")
     assert op_types(model) == ["Relu", "Clip", "Clip"]
     assert_same_outputs(before, model)  # no random value reaches 6
 
@@ -198,7 +199,7 @@ def test_placeholders_are_no_names_of_axes():
 
 def test_an_output_that_is_listed_twice_gets_a_copy_with_its_own_name():
     model = graph_from_text(HEAD + "(float[2] x) => (float[2] y, float[2] y) { y = Relu(x) }")
-    assert separate_outputs(model) == ("named 1 outputs that were listed twice: y_copy",)
+    assert tuple(map(str, separate_outputs(model))) == ("named 1 outputs that were listed twice: y_copy",)
     outputs = run(model, {"x": np.array([-1, 2], np.float32)})
     assert {name: array.tolist() for name, array in outputs.items()} == {"y": [0, 2], "y_copy": [0, 2]}
     assert separate_outputs(model) == ()

@@ -19,13 +19,14 @@ from quantry.memo import (
     fingerprint,
     stage,
 )
+from quantry.notes import Note
 
 
 @dataclasses.dataclass(frozen=True)
 class Noted(Numbers):
     """A value with notes, which are not part of its identity."""
 
-    notes: tuple[str, ...] = dataclasses.field(default=(), compare=False)
+    notes: tuple[Note, ...] = dataclasses.field(default=(), compare=False)
 
     def to_blob(self) -> Blob | None:
         return Blob(arrays={"data": self.data}, notes=self.notes)
@@ -37,7 +38,7 @@ class Noted(Numbers):
 
 @stage(name="noted", version=1)
 def noted(text: str) -> Noted:
-    return Noted(np.ones(2), (text,))
+    return Noted(np.ones(2), (Note.of(text),))
 
 
 class TestNotes:
@@ -51,8 +52,8 @@ class TestNotes:
         del first, second
         for text in ("one", "two"):
             handle = Memo(store).run(noted, text)
-            assert handle.notes == (text,)
-            assert handle.value.notes == (text,)
+            assert handle.notes == (Note.of(text),)
+            assert handle.value.notes == (Note.of(text),)
 
     def test_later_stages_run_once_for_equal_contents_with_different_notes(self) -> None:
         memo = Memo(MemoryStore())
@@ -63,14 +64,14 @@ class TestNotes:
     def test_notes_of_a_known_result_are_read_without_its_blob(self) -> None:
         store = CountingStore()
         Memo(store).run(noted, "one")
-        assert Memo(store).run(noted, "one").notes == ("one",)
+        assert tuple(map(str, Memo(store).run(noted, "one").notes)) == ("one",)
         assert store.gets == 0
 
     def test_notes_survive_the_loss_of_the_blob(self) -> None:
         store = MemoryStore(limit_bytes=1)
         Memo(store).run(noted, "one")
         handle = Memo(store).run(noted, "one")
-        assert handle.notes == ("one",) == handle.value.notes == handle.notes
+        assert handle.notes == (Note.of("one"),) == handle.value.notes == handle.notes
 
     def test_notes_of_a_result_that_is_not_stored(self) -> None:
         memo = Memo(MemoryStore())

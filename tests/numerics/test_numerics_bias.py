@@ -35,8 +35,8 @@ def test_note_says_how_much_is_clipped():
     params = derived_bias_params(INPUT, TensorParams(DataType.INT8, np.array([1e-9, 1.0], np.float32), [0, 0], axis=0))
     values = np.array([0.5, 0.5], np.float32)
     (note,) = overflow_note(values, "b", params)
-    assert note.startswith("bias 'b': 1 of 2 values are too large for int32")
-    assert note.endswith("by up to 0.285252")
+    assert str(note).startswith("bias 'b': 1 of 2 values are too large for int32")
+    assert str(note).endswith("by up to 0.285252")
     assert quantize_array(values, params).tolist() == [2**31 - 1, 5]
     assert overflow_note(values * 0, "b", params) == ()
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from quantry.errors import InternalError
+from quantry.notes import Note
 from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.recipe import DataType
 
@@ -16,7 +17,7 @@ def example() -> QuantParams:
             "empty": TensorParams(DataType.INT8, np.zeros(0), np.zeros(0), axis=0),
             "b": TensorParams(DataType.INT32, np.array([0.1]), np.zeros(1), axis=0),
         },
-        notes=("something", "more"),
+        notes=(Note.of("something"), Note.of("more")),
     )
 
 

@@ -13,6 +13,7 @@ import quantry
 from quantry.errors import RecipeError, SelectionError
 from quantry.graph.load import model_source
 from quantry.graph.quant_plan import DerivedBiasPlan, OwnBiasPlan, OwnRange, QuantPlan, SharedRange
+from quantry.notes import Note
 from quantry.plan import plan
 from quantry.prepare import prepare
 from quantry.recipe import (
@@ -280,6 +281,6 @@ def test_recipe_with_layers_round_trips_through_yaml() -> None:
 
 
 def test_plan_with_conversions_survives_its_blob() -> None:
-    result = replace(planned(LayerTypes(("a",), activation=INT16)), notes=("said",))
+    result = replace(planned(LayerTypes(("a",), activation=INT16)), notes=(Note.of("said"),))
     assert result.conversions
     assert QuantPlan.from_blob(result.to_blob()) == result

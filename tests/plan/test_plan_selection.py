@@ -56,9 +56,13 @@ def test_allow_lists_of_nodes_and_operator_types() -> None:
     assert quantized(operators=("Add",)) == {"join"}
 
 
-def test_reason_names_the_entry() -> None:
-    (declined,) = result(exclude=("left",)).declined
-    assert declined.reason == "excluded by 'left'"
+def test_reason_names_the_entry_unless_it_is_the_name_of_the_node() -> None:
+    (declined,) = result(exclude=("le*",)).declined
+    assert declined.reason == "excluded by 'le*'"
+    named = result(exclude=("left", "right"))
+    assert {reason: [declined.node for declined in nodes] for reason, nodes in named.float_because.items()} == {
+        "excluded by its name": ["left", "right"]
+    }
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def _refusal(model: ir.Model) -> str:
 
 
 def test_sound_model_passes_and_its_open_axes_are_noted():
-    assert check_model(_model("{ y = Add(x, z) }"), "toy.onnx") == (
+    assert tuple(map(str, check_model(_model("{ y = Add(x, z) }"), "toy.onnx"))) == (
         "axes of the inputs without a fixed length: x[0]=n",
     )
 
@@ -169,7 +169,7 @@ def test_infinite_mask_is_only_noted():
     notes = check_model(
         _model("{ a = MatMul(x, w) y = Add(a, mask) }", w=np.eye(4, dtype=np.float32), mask=mask), "toy"
     )
-    assert notes[-1] == "constant mask has 6 infinite values; it is used as a limit or a mask"
+    assert str(notes[-1]) == "constant mask has 6 infinite values; it is used as a limit or a mask"
 
 
 def test_nan_in_a_mask_raises():

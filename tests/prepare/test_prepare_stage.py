@@ -48,14 +48,15 @@ def test_everything_together_keeps_the_outputs():
     prepared = prepare(model_source(proto), PrepareOptions())
     assert_same_outputs(proto, prepared.model, rtol=1e-5)
     assert op_types(prepared.model) == ["Conv", "Relu", "Conv", "Reshape", "ReduceMean"]
-    assert prepared.notes == (
+    assert tuple(map(str, prepared.notes)) == (
         "axes of the inputs without a fixed length: x[0]=n",
         "named 12 nodes",
         "folded 3 nodes with constant inputs",
         "removed 1 Dropout nodes that return their input",
         "removed 1 Identity nodes that return their input",
         "folded 1 BatchNormalization nodes",
-        "removed 1 nodes and 7 weights that no output needs",
+        "removed 1 nodes that no output needs",
+        "removed 7 weights that no output needs",
     )
 
 
@@ -96,7 +97,7 @@ def test_opset_is_raised_but_never_lowered(current, wanted, got):
     prepared = prepare(model_source(proto), PrepareOptions(opset=wanted))
     assert prepared.opset == got
     assert prepared.model.ir_version <= 10
-    assert (f"raised opset {current} to {got}" in prepared.notes) == (current != got)
+    assert (f"raised opset {current} to {got}" in map(str, prepared.notes)) == (current != got)
 
 
 def test_source_is_not_changed():
@@ -118,7 +119,7 @@ def test_counts_of_several_rounds_are_added_up():
     text = "(float[2] x) => (float y) { a = Identity(x) b = Relu(a) c = Cast<to = 1>(b) d = Identity(c) e = Neg(k) "
     proto = from_text(HEAD + text + "s = Reshape(d, r) y = Add(s, e) }", k=_weights(2), r=np.array([2]))
     notes = prepare(model_source(proto), PrepareOptions()).notes
-    assert "removed 2 Identity nodes that return their input" in notes
+    assert "removed 2 Identity nodes that return their input" in map(str, notes)
 
 
 def test_ir_version_is_one_that_every_supported_onnxruntime_loads():

@@ -125,7 +125,9 @@ def test_nan_and_infinite_values_are_noted_and_skipped():
     stats = Statistics({**statistics().tensors, "x": stats_of([[0, np.nan, np.inf, 5.1]])}, samples=1)
     params = scale(model(), stats, plan(), ScaleOptions())
     assert params.tensors["x"].scale == np.float32(5.1 / 255)
-    assert params.notes == ("activation 'x': 1 NaN and 1 infinite of 4 values are not included in its range",)
+    assert tuple(map(str, params.notes)) == (
+        "activation 'x': 1 NaN and 1 infinite of 4 values are not included in its range",
+    )
 
 
 @pytest.mark.parametrize("method", [MinMax(), MinMSE(), MinMax(moving_average=0.1)], ids=str)

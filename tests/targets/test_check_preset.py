@@ -24,6 +24,6 @@ def test_detector_quantized_by_the_preset_keeps_every_constraint_and_runs(result
 
 
 def test_notes_tell_how_to_keep_sigmoid(result: QuantizationResult) -> None:
-    (note,) = (note for note in result.notes if "Sigmoid nodes by HardSigmoid" in note)
-    assert "replaced 93" in note
-    assert "prepare.npu.sigmoid_to_hard_sigmoid: false" in note
+    (note,) = (note for note in result.notes if "Sigmoid nodes by HardSigmoid" in str(note))
+    assert "replaced 93" in str(note)
+    assert "prepare.npu.sigmoid_to_hard_sigmoid: false" in str(note)

@@ -88,7 +88,7 @@ def test_a_bias_with_a_scale_of_its_own_follows_its_new_values() -> None:
         params, values = result.params.tensors[name], tuned.weights[name]
         assert np.abs(values).max() <= (params.highest + 1) * params.scale * 2
         assert np.log2(params.scale) == np.rint(np.log2(params.scale))
-    assert any("3 of 3 layers corrected sequentially" in note for note in tuned.notes)
+    assert any("3 of 3 layers corrected sequentially" in str(note) for note in tuned.notes)
 
 
 def test_layers_without_a_bias_are_counted() -> None:

@@ -75,4 +75,4 @@ def test_unknown_operator_ends_the_trained_part_with_a_reason() -> None:
     prepared: FloatModel = prepare(model_source(model), PrepareOptions())
     part = interpretable_part(prepared.model)
     assert part.targets == ("a",)
-    assert "Bernoulli" in part.notes[0]
+    assert "Bernoulli" in str(part.notes[0])

@@ -87,4 +87,4 @@ def test_weights_without_an_integer_type_are_skipped_with_the_reason(dtype: Data
     plan = replace(task.plan, weights=weights)
     tuned = tune(task.reference, task.model, plan, task.params, task.data, AdaQuant(iterations=5))
     assert not tuned.weights
-    assert any(f"has the type {dtype.value}, which is not an integer type" in note for note in tuned.notes)
+    assert any(f"has the type {dtype.value}, which is not an integer type" in str(note) for note in tuned.notes)

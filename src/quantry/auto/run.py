@@ -19,6 +19,7 @@ from quantry.graph.load import model_source
 from quantry.graph.save import write_model
 from quantry.memo import Memo, MemoryStore, Store
 from quantry.mix import Score
+from quantry.notes import Note
 from quantry.pipeline import calibration_samples, run_prepare
 from quantry.quantization import DEFAULT_STORE, QuantizationResult, open_store, with_sizes_of_samples
 from quantry.quantization import quantize as quantize_with
@@ -28,13 +29,15 @@ from quantry.targets import Target, default_target, find_target
 AUTO = "auto"
 """The name of the default recipe."""
 
-_NO_DATA = "auto needs calibration data to compare recipes; without any, the plain preset of the target is used"
+_NO_DATA = Note.of(
+    "auto needs calibration data to compare recipes; without any, the plain preset of the target is used"
+)
 
-_NARROW_AGAIN = (
+_NARROW_AGAIN = Note.of(
     "the tensors that auto gave 16 bits for accuracy have 8: with 16, the model was slower than the float model"
 )
 
-_QUANTIZED_AGAIN = (
+_QUANTIZED_AGAIN = Note.of(
     "the nodes that auto left float for accuracy are quantized: with them in float, the model was slower than the "
     "float model"
 )
@@ -251,7 +254,8 @@ def with_outcome(given: AutoInputs, outcome: Outcome, trials: Trials) -> AutoRes
     result = _final(opened, replace(outcome.recipe, name=AUTO), inputs.data if outcome.uses_all else trials.fit)
     of_data = () if outcome.uses_all else pixel_notes(inputs.data)
     known = {part.name: getattr(result, part.name) for part in fields(QuantizationResult) if part.init}
-    return AutoResult(**{**known, "_notes": (*of_data, *known["_notes"], *summary_lines(outcome))}, auto=outcome)
+    summary = (Note.of("{line}", line=line) for line in summary_lines(outcome))
+    return AutoResult(**{**known, "_notes": (*of_data, *known["_notes"], *summary)}, auto=outcome)
 
 
 class trial_inputs:  # noqa: N801 - used as a function, in a with statement

@@ -109,7 +109,7 @@ def _resumed(state: SearchState) -> tuple[SearchState, list[Trial]]:
 
 def _pixel_notes(context: SearchContext) -> tuple[str, ...]:
     """Return notes on how pixels become inputs, and warn: a search on wrong inputs may take hours before it ends."""
-    notes = pixel_notes(undivided(context.data))
+    notes = tuple(str(note) for note in pixel_notes(undivided(context.data)))
     for note in notes:
         warnings.warn(note, UserWarning, stacklevel=3)
     return notes

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import IO
 
 from quantry.memo import Blob, Digest, Store
+from quantry.notes import Note
 
 # Stage keys lock bytes below this offset of the lock file, claims of models bytes above it.
 _CLAIMS = 1 << 60
@@ -49,11 +50,11 @@ class SingleFlightStore:
             self.release()
         return known
 
-    def notes(self, key: Digest) -> tuple[str, ...]:
+    def notes(self, key: Digest) -> tuple[Note, ...]:
         """Return the notes of a result."""
         return self._store.notes(key)
 
-    def remember(self, key: Digest, result: Digest, notes: Iterable[str] = ()) -> None:
+    def remember(self, key: Digest, result: Digest, notes: Iterable[Note] = ()) -> None:
         """Store a result and release its key."""
         self._store.remember(key, result, notes)
         self.release()

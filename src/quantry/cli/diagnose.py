@@ -276,7 +276,7 @@ def _show(diagnosis: "Diagnosis", fixed: "Fixed | None", written: tuple[Path, ..
     if fixed is not None:
         out.console.print(steps_table(fixed.result.auto))
         for note in fixed.result.notes:
-            out.item("  note: ", note)
+            out.item("  note: ", str(note))
     for path in written:
         out.answer.print(f"wrote {escape(str(path))}", soft_wrap=True)
     out.result(_result(diagnosis, fixed, written))

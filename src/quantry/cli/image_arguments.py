@@ -9,6 +9,7 @@ import typer
 
 from quantry.cli.frame import OptionGroup, current_output
 from quantry.errors import RecipeError
+from quantry.notes import Note, NoteKind
 
 if TYPE_CHECKING:
     from quantry.data.images import ImageOptions
@@ -142,8 +143,8 @@ def warn_of_default_pixels(model: Path, data: Path | None) -> None:
         data: The data, for which no image options were given.
     """
     guess = guessed_pixels(model, data)
-    for line in () if guess is None else guess.warnings:
-        current_output().warn(line)
+    for note in () if guess is None else guess.warnings:
+        current_output().warn(str(note))
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ class PixelGuess:
             them; else none.
     """
 
-    warnings: tuple[str, ...]
+    warnings: "tuple[Note, ...]"
     alternatives: "tuple[ImageOptions, ...]" = ()
 
 
@@ -182,12 +183,14 @@ def guessed_pixels(model: Path, data: Path | None) -> PixelGuess | None:
     check = check_pixels(loaded, opened, _GUESSED_ON) if notes else None
     if check is None or check.better is None:
         return PixelGuess(notes) if notes else None
-    advice = "the model is more certain of these images with other pixel values; probably it was trained with "
-    options = tuple(choice.options for choice in check.alternatives)
-    return PixelGuess((*notes, f"{advice}{command_line(check.better.options)}"), options)
+    message = (
+        "the model is more certain of these images with other pixel values; probably it was trained with {options}"
+    )
+    advice = Note.of(message, NoteKind.IMPORTANT, options=command_line(check.better.options))
+    return PixelGuess((*notes, advice), tuple(choice.options for choice in check.alternatives))
 
 
-def image_notes(data: Path | None, given: "ImageOptions | None") -> tuple[str, ...]:
+def image_notes(data: Path | None, given: "ImageOptions | None") -> tuple[Note, ...]:
     """Return a note on how images became inputs; empty if the data are arrays."""
     from quantry.data.images import ImageOptions
     from quantry.data.open_data import holds_arrays
@@ -199,9 +202,17 @@ def image_notes(data: Path | None, given: "ImageOptions | None") -> tuple[str, .
     crop = f" of {options.crop_fraction:g}" if options.resize == "center-crop" else ""
     hint = " (letterbox for most detectors)" if options.resize == "stretch" else ""
     mean, std = (",".join(f"{value:g}" for value in values) for values in (options.mean, options.std))
-    note = (
-        f"images are used as {options.color}, pixels 0..255 times {options.scale:.6g}, minus mean {mean}, divided by "
-        f"std {std}; resize {options.resize}{crop}. If the model was trained differently, use --color, --pixel-scale, "
-        f"--mean, --std, --resize{hint}, --crop-fraction"
+    note = Note.of(
+        "images are used as {color}, pixels 0..255 times {scale:.6g}, minus mean {mean}, divided by std {std}; resize "
+        "{resize}{crop}. If the model was trained differently, use --color, --pixel-scale, --mean, --std, "
+        "--resize{hint}, --crop-fraction",
+        NoteKind.IMPORTANT,
+        color=str(options.color),
+        scale=options.scale,
+        mean=mean,
+        std=std,
+        resize=str(options.resize),
+        crop=crop,
+        hint=hint,
     )
     return (note,)

@@ -14,6 +14,7 @@ from quantry.cli.frame import ExitCode, current_output
 from quantry.cli.image_arguments import ExplainedImageArguments, image_notes, warn_of_default_pixels
 from quantry.cli.quantize_summary import Summary, quantize_result, show, useless_because
 from quantry.errors import RecipeError
+from quantry.notes import Note, NoteKind
 from quantry.recipe import Dimension, Recipe, Selection, resolve_recipe
 
 if TYPE_CHECKING:
@@ -93,13 +94,14 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     if report is not None:
         written = (*written, _written_report(result, report, model.name, decoder))
     timed = _slow_because(result, target, latency) if latency and evaluate else None
-    told = (*((timed,) if timed else ()), *wanted.notes, *image_notes(data, options))
+    slow = (Note.of("{reason}", NoteKind.IMPORTANT, reason=timed),) if timed else ()
+    extra_notes = (*slow, *wanted.notes, *image_notes(data, options))
     compared_on = str(evaluation_data or ("the calibration samples" if data is not None else "random samples"))
     advice = _next_command(model, written[0], data, images) if usable else ""
-    summary = Summary(result, written, evaluate, told, compared_on, useless, advice)
+    summary = Summary(result, written, evaluate, extra_notes, compared_on, useless, advice)
     out = current_output()
-    if slow := timed or result.slow_because:
-        out.answer.print(f"[bold yellow]{escape(slow)}[/]", soft_wrap=True)
+    if slower := timed or result.slow_because:
+        out.answer.print(f"[bold yellow]{escape(slower)}[/]", soft_wrap=True)
     show(out, summary)
     out.result(quantize_result(model, summary), ExitCode.GOOD if usable else ExitCode.NOT_GOOD_ENOUGH)
 
@@ -242,7 +244,7 @@ class _Wanted:
 
     recipe: Recipe | None
     changes: _Changes
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @classmethod
     def of(cls, name: str, changes: _Changes) -> "_Wanted":

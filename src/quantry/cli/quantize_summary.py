@@ -1,7 +1,6 @@
 """The result of ``quantry quantize`` as text and as JSON."""
 
 import sys
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from quantry.cli.frame import Output
-from quantry.notes import grouped_notes, grouped_reasons
+from quantry.notes import Note, NoteKind, grouped_notes
 from quantry.recipe.json_result import Count, Interval, JsonResult, Size
 
 if TYPE_CHECKING:
@@ -169,13 +168,13 @@ class Summary:
     result: "QuantizationResult"
     written: tuple[Path, ...]
     evaluate: bool
-    extra_notes: tuple[str, ...] = ()
+    extra_notes: tuple[Note, ...] = ()
     compared_on: str = "the calibration samples"
     useless: str | None = None
     advice: str = ""
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[Note, ...]:
         """All notes, most important first."""
         alarm = _alarm(self.result) if self.evaluate else ()
         return (*alarm, *self.extra_notes, *self.result.notes)
@@ -183,14 +182,12 @@ class Summary:
 
 def useless_because(result: "QuantizationResult") -> str | None:
     """Return why nobody can use a quantized model; None if it is usable."""
-    from quantry.quantization import NO_DATA
-
     plan = result.plan
     if plan.is_empty:
-        reasons = Counter(declined.reason for declined in plan.all_declined).most_common(1)
-        most = f"; most often because: {reasons[0][0]}" if reasons else ""
+        most = "".join(f"; most often because: {reason}" for reason in list(plan.float_because)[:1])
         return f"nothing was quantized: {len(plan.all_declined)} nodes stayed float{most}"
-    return "the ranges come from random data; give --data" if NO_DATA in result.notes else None
+    is_random = any(note.kind is NoteKind.NO_DATA for note in result.notes)
+    return "the ranges come from random data; give --data" if is_random else None
 
 
 def show(output: Output, summary: Summary) -> None:
@@ -208,14 +205,15 @@ def show(output: Output, summary: Summary) -> None:
         f"[bold]{escape(result.recipe.name)}[/]: {len(plan.all_quantized)} nodes quantized, {len(plan.all_declined)} "
         f"kept float; {len(plan.activations)} activations, {len(plan.weights)} weights, {len(plan.biases)} biases"
     )
-    for reason, nodes in list(grouped_reasons(plan.all_declined).items())[:_REASONS]:
-        output.item(f"  {len(nodes)} kept float: ", reason)
+    for reason, nodes in list(plan.float_because.items())[:_REASONS]:
+        name = f": {nodes[0].node!r}" if len(nodes) == 1 else ""
+        output.item(f"  {len(nodes)} kept float: ", reason + name)
     if isinstance(result, AutoResult):
         console.print(steps_table(result.auto))
     if summary.evaluate:
         console.print(_evaluation_table(result, summary.compared_on))
-    for note in summary.notes if output.verbose else grouped_notes(_unseen(summary.notes, output)):
-        output.item("  note: ", note)
+    for text in map(str, summary.notes) if output.verbose else grouped_notes(_unseen(summary.notes, output)):
+        output.item("  note: ", text)
     output.item("  time: ", _times(result.trace, verbose=output.verbose))
     if summary.useless is not None:
         written = "it was written because of --force" if summary.written else "no model was written; --force writes it"
@@ -263,10 +261,10 @@ def _times(trace: "Trace", *, verbose: bool) -> str:
     return "; ".join((f"{sum(seconds.values()):.1f} s", *((", ".join(longest),) if longest else ()), *known))
 
 
-def _unseen(notes: tuple[str, ...], output: Output) -> tuple[str, ...]:
+def _unseen(notes: tuple[Note, ...], output: Output) -> tuple[Note, ...]:
     """Return the notes without those that were warnings on the same terminal."""
     on_one_terminal = sys.stdout.isatty() and sys.stderr.isatty()
-    return tuple(note for note in notes if not (on_one_terminal and note in output.warnings))
+    return tuple(note for note in notes if not (on_one_terminal and str(note) in output.warnings))
 
 
 def quantize_result(model: Path, summary: Summary) -> QuantizeResult:
@@ -280,15 +278,15 @@ def quantize_result(model: Path, summary: Summary) -> QuantizeResult:
 
     result = summary.result
     plan = result.plan
-    reasons = Counter(declined.reason for declined in plan.all_declined).most_common()
     return QuantizeResult.of(
         summary,
         model=model,
         recipe=result.recipe.name,
         nodes=NodeCounts(len(plan.all_quantized), len(plan.all_declined)),
         tensors=TensorCounts(len(plan.activations), len(plan.weights), len(plan.biases)),
-        float_because=tuple(FloatReason(reason, count) for reason, count in reasons),
+        float_because=tuple(FloatReason(reason, len(nodes)) for reason, nodes in plan.float_because.items()),
         evaluation=_evaluation(summary) if summary.evaluate else None,
+        notes=tuple(map(str, summary.notes)),
         auto=outcome_facts(result.auto) if isinstance(result, AutoResult) else None,
         stages=tuple(map(StageRun.of, result.trace.entries)),
     )
@@ -322,15 +320,18 @@ def steps_table(outcome: "Outcome") -> Table:
     return table
 
 
-def _alarm(result: "QuantizationResult") -> tuple[str, ...]:
+def _alarm(result: "QuantizationResult") -> tuple[Note, ...]:
     """Return advice if the quantized model is too far from the float model to be useful."""
     score = result.evaluation.metrics.get("sqnr")
     if score is None or not score.value < _FAR_OFF:
         return ()
-    note = (
-        f"the outputs differ a lot from those of the float model: SQNR is {score.value:.1f} dB, below {_FAR_OFF:.0f}. "
-        "--report shows where accuracy is lost; recommended-npu-mixed and recommended-cpu lose less than 8 bits with "
-        "power-of-two scales; `quantry search --space accuracy` tries more"
+    note = Note.of(
+        "the outputs differ a lot from those of the float model: SQNR is {sqnr:.1f} dB, below {limit:.0f}. --report "
+        "shows where accuracy is lost; recommended-npu-mixed and recommended-cpu lose less than 8 bits with "
+        "power-of-two scales; `quantry search --space accuracy` tries more",
+        NoteKind.IMPORTANT,
+        sqnr=score.value,
+        limit=_FAR_OFF,
     )
     return (note,)
 

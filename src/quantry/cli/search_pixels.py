@@ -39,8 +39,8 @@ def with_proven_pixels(job: SearchJob) -> SearchJob:
     proven = _proven(job, guess.alternatives[:_TRIED]) if job.labelled_data.is_labelled else None
     if proven is not None:
         return proven
-    for line in guess.warnings:
-        current_output().warn(line)
+    for note in guess.warnings:
+        current_output().warn(str(note))
     return job
 
 

@@ -22,6 +22,7 @@ from quantry.data.images import IMAGE_SUFFIXES, ImageFolder, ImageOptions, Image
 from quantry.data.random_data import RandomData, RandomSource
 from quantry.data.spool import Spool, drain
 from quantry.errors import DataError
+from quantry.notes import Note, NoteKind
 
 LIST_SUFFIX = ".txt"
 
@@ -110,7 +111,7 @@ def calibration_data(data: object, inputs: Signatures, options: ImageOptions | N
     return CalibrationData(_source(data, inputs, options), inputs)
 
 
-def pixel_notes(data: CalibrationData) -> tuple[str, ...]:
+def pixel_notes(data: CalibrationData) -> tuple[Note, ...]:
     """Return a note if images are fed to a float model without pixel options, or with options that look wrong.
 
     Args:
@@ -118,22 +119,22 @@ def pixel_notes(data: CalibrationData) -> tuple[str, ...]:
     """
     if not isinstance(data.source, ImageSource) or not data.source.pixels_by_default:
         return pixel_doubts(data)
-    note = (
+    message = (
         "images are used as RGB pixels 0..255, because no pixel option was given; most models were trained on other "
         "values, and the quantized model is useless then: give --pixel-scale 1/255, --mean and --std as in training "
         "(Python: images=quantry.ImageOptions(scale=1/255, ...)), or --pixel-scale 1 if 0..255 is right"
     )
-    return (note,)
+    return (Note.of(message, NoteKind.IMPORTANT),)
 
 
-def pixel_doubts(data: CalibrationData) -> tuple[str, ...]:
+def pixel_doubts(data: CalibrationData) -> tuple[Note, ...]:
     """Return what looks wrong about the given image options; empty for other data.
 
     Args:
         data: The opened data.
     """
     doubt = data.source.doubt if isinstance(data.source, ImageSource) else None
-    return () if doubt is None else (doubt,)
+    return () if doubt is None else (Note.of("{doubt}", NoteKind.IMPORTANT, doubt=doubt),)
 
 
 def _source(data: object, inputs: Signatures, options: ImageOptions | None) -> SampleSource:

@@ -26,6 +26,7 @@ from quantry.errors import InternalError
 from quantry.graph.float_model import FloatModel
 from quantry.graph.quant_plan import QuantPlan
 from quantry.graph.save import ModelParts
+from quantry.notes import Note
 from quantry.numerics.rounding import quantize_array
 from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.recipe import DataType, EmitOptions, VitisQdq
@@ -50,10 +51,10 @@ class GraphTemplate:
 
     parts: ModelParts
     origins: Mapping[str, Origin]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
     @classmethod
-    def of(cls, parts: ModelParts, origins: Mapping[str, Origin], notes: tuple[str, ...]) -> Self:
+    def of(cls, parts: ModelParts, origins: Mapping[str, Origin], notes: tuple[Note, ...]) -> Self:
         """Return the template of a model, without references to anything it does not need.
 
         Args:

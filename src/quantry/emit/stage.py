@@ -23,6 +23,7 @@ from quantry.graph.quant_plan import QuantPlan, SharedRange
 from quantry.graph.quantized_model import QuantizedModel
 from quantry.graph.save import INLINE_LIMIT_BYTES, ModelParts, model_parts, weight_bytes
 from quantry.memo import stage
+from quantry.notes import Note, NoteKind
 from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import (
     DataType,
@@ -146,35 +147,39 @@ def _drop_unused_constants(model: ir.Model) -> None:
             del model.graph.initializers[name]
 
 
-def _lone_notes(model: FloatModel, plan: QuantPlan, options: EmitOptions) -> tuple[str, ...]:
+def _lone_notes(model: FloatModel, plan: QuantPlan, options: EmitOptions) -> tuple[Note, ...]:
     """Name the layers that onnxruntime rounds although the plan leaves them float."""
     if not isinstance(options.format, Qdq | QOperator):
         return ()
-    names = [node.name for node in lone_layers(model.model.graph, plan.quantized_nodes, plan.activations)]
+    names = [node.name or "" for node in lone_layers(model.model.graph, plan.quantized_nodes, plan.activations)]
     if not names:
         return ()
-    layers = f"{len(names)} layers that stay float between quantized tensors, such as {names[0]!r},"
-    if len(names) == 1:
-        layers = f"{names[0]!r}, which stays float between quantized tensors,"
-    note = (
-        f"onnxruntime rounds the weights of {layers} to 8 bits by itself; open the session with "
-        f"disabled_optimizers=[{WEIGHT_ROUNDING_OPTIMIZER!r}], or keep the nodes around in float too"
+    layers = "{layer!r}, which stays float between quantized tensors,"
+    if len(names) > 1:
+        layers = "{count} layers that stay float between quantized tensors, such as {layer!r},"
+    advice = (
+        " to 8 bits by itself; open the session with disabled_optimizers=[{optimizer!r}], or keep the nodes around in "
+        "float too"
     )
-    return (note,)
+    message = "onnxruntime rounds the weights of " + layers + advice
+    return (Note.of(message, count=len(names), layer=names[0], optimizer=WEIGHT_ROUNDING_OPTIMIZER),)
 
 
-def _notes(model: ir.Model, plan: QuantPlan) -> tuple[str, ...]:
+def _notes(model: ir.Model, plan: QuantPlan) -> tuple[Note, ...]:
     notes = []
     if plan.is_empty:
-        notes.append("nothing was quantized: no node is both selected and quantizable; see the reasons of the nodes")
+        message = "nothing was quantized: no node is both selected and quantizable; see the reasons of the nodes"
+        notes.append(Note.of(message, NoteKind.IMPORTANT))
     opset = model.opset_imports[""]
     if opset > _OLDEST_RUNTIME_OPSET:
-        notes.append(f"the float model has opset {opset}, so onnxruntime 1.20 and 1.21 cannot load the result")
+        message = "the float model has opset {opset}, so onnxruntime 1.20 and 1.21 cannot load the result"
+        notes.append(Note.of(message, opset=opset))
     narrow = {DataType.INT4, DataType.UINT4}
     ranges = (entry for entry in plan.activations.values() if not isinstance(entry, SharedRange))
     if any(entry.spec.dtype in narrow for entry in ranges):
-        notes.append(
+        message = (
             "onnxruntime up to 1.31 computes 4-bit activations wrongly at ORT_ENABLE_ALL; run the model at "
             "ORT_ENABLE_BASIC"
         )
+        notes.append(Note.of(message, NoteKind.IMPORTANT))
     return tuple(notes)

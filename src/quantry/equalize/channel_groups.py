@@ -29,6 +29,7 @@ from quantry.graph.edit import FreshNames
 from quantry.graph.float_model import FloatModel
 from quantry.graph.weights import new_initializer, rebuilt
 from quantry.memo import stage
+from quantry.notes import Note, one_per_reason
 from quantry.recipe import ChannelGroups, PerTensor, PowerOfTwoScale, TensorSpec
 from quantry.runtime.environment import depends_on
 
@@ -274,8 +275,8 @@ def group_channels(model: FloatModel, options: ChannelGroups, weight: TensorSpec
     """
     step = weight_step(weight)
     if step is None:
-        note = "channel groups: nothing was changed, because weights are not integers with a single scale"
-        return FloatModel(model.model, (note,))
+        message = "channel groups: nothing was changed, because weights are not integers with a single scale"
+        return FloatModel(model.model, (Note.of(message),))
     grouping = _Grouping(model.model.clone(), options, step)
     changed = rebuilt(grouping.model) if grouping.run() else model.model
     return FloatModel(changed, grouping.notes())
@@ -363,12 +364,15 @@ class _Grouping:
             total += results[0][0] / factor
         return total
 
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[Note, ...]:
         """Return what was changed, and why other layers were not."""
-        made = sum(self.split.values())
-        summary = f"channel groups: {len(self.split)} of {self._convolutions} convolutions became {made}"
-        left = sorted((+self._declined).items())
-        return (summary, *(f"no channel groups of {count} convolutions: {reason}" for reason, count in left))
+        summary = Note.of(
+            "channel groups: {count} of {convolutions} convolutions became {parts}",
+            count=len(self.split),
+            convolutions=self._convolutions,
+            parts=sum(self.split.values()),
+        )
+        return (summary, *one_per_reason("no channel groups of {count} convolutions: {reason}", +self._declined))
 
 
 def channel_weights(layer: LinearLayer, reach: np.ndarray) -> ChannelWeights:

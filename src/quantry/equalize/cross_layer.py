@@ -41,6 +41,7 @@ from quantry.graph.float_model import FloatModel
 from quantry.graph.passes.clip6_to_relu import clip6_to_relu
 from quantry.graph.weights import rebuilt, release
 from quantry.memo import stage
+from quantry.notes import Note, NoteKind, one_per_reason
 from quantry.recipe import CrossLayer, EqualizeOptions
 from quantry.runtime.environment import depends_on
 
@@ -345,7 +346,7 @@ def _passes_on(link: _Link) -> bool:
     return link.tail.layout.is_depthwise and not link.flattened
 
 
-def equalize_layers(model: ir.Model, options: CrossLayer) -> tuple[str, ...]:
+def equalize_layers(model: ir.Model, options: CrossLayer) -> tuple[Note, ...]:
     """Equalize the ranges of channels between consecutive layers; edits the model without changing its outputs.
 
     Args:
@@ -362,11 +363,16 @@ def equalize_layers(model: ir.Model, options: CrossLayer) -> tuple[str, ...]:
     changed = [layer for layer, factor in zip(found.layers, factors, strict=True) if _apply(layer, factor)]
     if found.chains:
         notes.append(
-            f"cross-layer equalization changed {len(changed)} of the {len(found.layers)} layers in {len(found.chains)} "
-            f"chains; sweeps: {sweeps}"
+            Note.of(
+                "cross-layer equalization changed {count} of the {layers} layers in {chains} chains; sweeps: {sweeps}",
+                count=len(changed),
+                layers=len(found.layers),
+                chains=len(found.chains),
+                sweeps=sweeps,
+            )
         )
-    notes += [f"no cross-layer equalization after {count} layers: {reason}" for reason, count in found.reasons]
-    return tuple(notes)
+    message = "no cross-layer equalization after {count} layers: {reason}"
+    return (*notes, *one_per_reason(message, dict(found.reasons), NoteKind.NOT_EQUALIZED))
 
 
 def _magnitudes(layer: LinearLayer, *, include_bias: bool) -> Magnitudes:

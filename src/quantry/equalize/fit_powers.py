@@ -28,6 +28,7 @@ from quantry.graph.edit import FreshNames, constant_of
 from quantry.graph.float_model import FloatModel
 from quantry.graph.weights import rebuilt
 from quantry.memo import stage
+from quantry.notes import Note, NoteKind, one_per_reason
 from quantry.numerics.histogram import TensorStats, mean_square
 from quantry.numerics.rounding import round_and_clip
 from quantry.observe import Statistics
@@ -64,25 +65,28 @@ def fit_powers(
         types: Types of the model's tensors.
     """
     if types.activation is None or not types.all_integers or not _are_powers(types.activation, types.weight):
-        note = "power-of-two fit: nothing was changed, because not all scales are powers of two"
-        return FloatModel(model.model, (note,))
+        message = "power-of-two fit: nothing was changed, because not all scales are powers of two"
+        return FloatModel(model.model, (Note.of(message),))
     copy = model.model.clone()
     groups, reasons = find_groups(copy)
     fit = _Fit(groups, statistics, options.candidates)
     fit.add_errors(types)
     before, after = fit.search(options.sweeps)
-    left = (f"no power-of-two fit through {count} nodes: {reason}" for reason, count in sorted(reasons.items()))
+    blocked = one_per_reason("no power-of-two fit through {count} nodes: {reason}", reasons, NoteKind.NOT_FITTED)
     if after > before * (1 - _GAIN):
-        return FloatModel(model.model, ("power-of-two fit: no factor would help", *left))
+        return FloatModel(model.model, (Note.of("power-of-two fit: no factor would help"), *blocked))
     names = FreshNames(copy)
     for group, exponent in zip(groups, fit.exponents, strict=True):
         group.multiply(float(np.exp2(exponent)), names)
-    changed = sum(bool(exponent) for exponent in fit.exponents)
-    summary = (
-        f"power-of-two fit multiplied {changed} of {len(groups)} groups of tensors by a factor each; estimated "
-        f"rounding error {before:.3g} -> {after:.3g}"
+    summary = Note.of(
+        "power-of-two fit multiplied {count} of {groups} groups of tensors by a factor each; estimated rounding error "
+        "{before:.3g} -> {after:.3g}",
+        count=sum(bool(exponent) for exponent in fit.exponents),
+        groups=len(groups),
+        before=before,
+        after=after,
     )
-    return FloatModel(rebuilt(copy), (summary, *left))
+    return FloatModel(rebuilt(copy), (summary, *blocked))
 
 
 @dataclass(eq=False)

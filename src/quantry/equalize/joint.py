@@ -41,6 +41,7 @@ from quantry.graph.edit import FreshNames
 from quantry.graph.float_model import FloatModel
 from quantry.graph.weights import rebuilt
 from quantry.memo import stage
+from quantry.notes import Note, one_per_reason
 from quantry.observe import Needs, Statistics
 from quantry.recipe import JointEqualization
 from quantry.runtime.environment import depends_on
@@ -91,8 +92,8 @@ def equalize_jointly(
         types: Types of the model's tensors.
     """
     if types.activation is None or not types.all_integers:
-        note = "joint equalization: nothing was changed, because types that are not integers represent outliers well"
-        return FloatModel(model.model, (note,))
+        message = "joint equalization: nothing was changed, because types that are not integers represent outliers well"
+        return FloatModel(model.model, (Note.of(message),))
     copy = model.model.clone()
     labels = ChannelLabels(copy)
     observed = ObservedChannels(statistics)
@@ -100,15 +101,15 @@ def equalize_jointly(
     bounds = _bounds(labels, observed)
     places = labels.positions()
     problem = RoundingErrors(labels, observed, importance, types)
-    left = tuple(f"no joint equalization through {count} nodes: {why}" for why, count in sorted(labels.reasons.items()))
+    blocked = one_per_reason("no joint equalization through {count} nodes: {reason}", labels.reasons)
     if not problem.terms:
-        return FloatModel(model.model, ("joint equalization: no channel can have a factor", *left))
+        return FloatModel(model.model, (Note.of("joint equalization: no channel can have a factor"), *blocked))
     found = _limited(problem.solved(options), bounds, places)
     # Whole steps, because the last bits of exponentials differ between processors.
     found = np.round(found / _STEP) * _STEP
     before, after = (float(np.exp(log_sum(problem.terms, u)[0])) for u in (np.zeros_like(found), found))
     if not after < before * (1 - _GAIN):
-        return FloatModel(model.model, ("joint equalization: no factors would help", *left))
+        return FloatModel(model.model, (Note.of("joint equalization: no factors would help"), *blocked))
     factors, names = np.exp(found), FreshNames(copy)
     for layer in labels.layers:
         _scale_layer(layer, factors[places[layer.outputs]], factors[places[layer.inputs]])
@@ -119,12 +120,17 @@ def equalize_jointly(
     for bound in bounds:
         bound.scale(factors, places, names)
     if not _stays_finite(labels, observed, factors[places]):
-        return FloatModel(model.model, ("joint equalization: values would leave the range of float32", *left))
-    summary = (
-        f"joint equalization chose {problem.count} factors for the channels of {len(labels.layers)} layers; estimated "
-        f"rounding error {before:.3g} -> {after:.3g}"
+        message = "joint equalization: values would leave the range of float32"
+        return FloatModel(model.model, (Note.of(message), *blocked))
+    summary = Note.of(
+        "joint equalization chose {count} factors for the channels of {layers} layers; estimated rounding error "
+        "{before:.3g} -> {after:.3g}",
+        count=problem.count,
+        layers=len(labels.layers),
+        before=before,
+        after=after,
     )
-    return FloatModel(rebuilt(copy), (summary, *left))
+    return FloatModel(rebuilt(copy), (summary, *blocked))
 
 
 def _stays_finite(labels: ChannelLabels, observed: ObservedChannels, factors: Floats) -> bool:

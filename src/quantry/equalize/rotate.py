@@ -44,6 +44,7 @@ from quantry.graph.float_model import FloatModel
 from quantry.graph.passes.tidy import remove_unused
 from quantry.graph.weights import new_initializer, rebuilt
 from quantry.memo import stage
+from quantry.notes import Note, one_per_reason
 from quantry.recipe import Rotation
 from quantry.runtime.environment import depends_on
 
@@ -61,12 +62,14 @@ def rotate(model: FloatModel, options: Rotation) -> FloatModel:
     rotated = _Rotated(copy, streams, options.seed)
     rotated.run()
     remove_unused(copy)  # factors that layers have taken
-    summary = (
-        f"rotated {len(streams)} residual streams with {len(rotated.matrices)} normalizations; "
-        f"{rotated.products} matrix products inserted"
+    summary = Note.of(
+        "rotated {count} residual streams with {normalizations} normalizations; {products} matrix products inserted",
+        count=len(streams),
+        normalizations=len(rotated.matrices),
+        products=rotated.products,
     )
-    left = (f"no rotation in front of {count} normalizations: {reason}" for reason, count in sorted(reasons.items()))
-    return FloatModel(rebuilt(copy) if streams else model.model, (summary, *left))
+    blocked = one_per_reason("no rotation in front of {count} normalizations: {reason}", reasons)
+    return FloatModel(rebuilt(copy) if streams else model.model, (summary, *blocked))
 
 
 def _find_streams(graph: ir.Graph) -> tuple[list[Stream], Counter[str]]:

@@ -26,6 +26,7 @@ from quantry.graph.edit import FreshNames
 from quantry.graph.float_model import FloatModel
 from quantry.graph.weights import rebuilt, tensor_from_array
 from quantry.memo import stage
+from quantry.notes import Note, NoteKind, one_per_reason
 from quantry.numerics.histogram import mean_square
 from quantry.observe import Needs, Statistics
 from quantry.recipe import PerGroup, PerTensor, SmoothQuant
@@ -133,8 +134,8 @@ def smooth(
     """
     activation, weight = types.activation, types.weight
     if not types.all_integers:
-        note = "SmoothQuant: nothing was changed, because types that are not integers represent outliers well"
-        return FloatModel(model.model, (note,))
+        message = "SmoothQuant: nothing was changed, because types that are not integers represent outliers well"
+        return FloatModel(model.model, (Note.of(message),))
     copy = model.model.clone()
     group = weight.granularity.size if isinstance(weight.granularity, PerGroup) else None
     roundings = (
@@ -313,16 +314,21 @@ class _Smoother:
             return before > after * (1.0 + _FREE_GAIN * (self._options.gain - 1.0))
         return before >= self._options.tolerance and before > after * self._options.gain * products
 
-    def notes(self, reasons: Counter[str]) -> tuple[str, ...]:
+    def notes(self, reasons: Counter[str]) -> tuple[Note, ...]:
         """Return what was changed, and why other tensors were not."""
         kinds = Counter(self._done.values())
-        summary = (
-            f"SmoothQuant divided the channels of {len(self._done)} of {self._sites} tensors: {kinds['folded']} at no "
-            f"cost, {kinds['restored']} with a multiplication that restores the values for other readers, "
-            f"{kinds['inserted']} with an inserted multiplication"
+        summary = Note.of(
+            "SmoothQuant divided the channels of {count} of {tensors} tensors: {folded} at no cost, {restored} with a "
+            "multiplication that restores the values for other readers, {inserted} with an inserted multiplication",
+            NoteKind.DONE if self._done else NoteKind.IDLE,
+            count=len(self._done),
+            tensors=self._sites,
+            folded=kinds["folded"],
+            restored=kinds["restored"],
+            inserted=kinds["inserted"],
         )
-        left = sorted((self._declined + reasons).items())
-        return (summary, *(f"no SmoothQuant in front of {count} layers: {reason}" for reason, count in left))
+        message = "no SmoothQuant in front of {count} layers: {reason}"
+        return (summary, *one_per_reason(message, self._declined + reasons, NoteKind.NOT_SMOOTHED))
 
 
 def _limited(factors: np.ndarray, ranges: ChannelRanges, fold: Fold | None) -> np.ndarray:

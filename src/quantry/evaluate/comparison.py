@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from quantry.errors import DataError, InternalError
 from quantry.evaluate.metrics import Metric
 from quantry.evaluate.metrics.metric import Pair, pair_outputs
+from quantry.notes import Note, NoteKind
 from quantry.runtime.sessions import run_session
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Comparison:
 
     output_names: tuple[str, ...]
     scores: NDArray[np.float64]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
 
 def compare_sessions(
@@ -72,9 +73,12 @@ def compare_sessions(
         scores.append(_score_sample(metrics, pairs))
     if not scores:
         raise DataError("evaluation data must contain at least one sample, got none; in the evaluate stage")
+    message = (
+        "output {output!r} of the quantized model has {reason} in {count} of {samples} samples; these have the worst "
+        "possible score"
+    )
     notes = tuple(
-        f"output {name!r} of the quantized model has {reason} in {count} of {len(scores)} samples; "
-        "these have the worst possible score"
+        Note.of(message, NoteKind.IMPORTANT, output=name, reason=reason, count=count, samples=len(scores))
         for (name, reason), count in sorted(unlike.items())
     )
     return Comparison(names, np.array(scores, dtype=np.float64), notes)

@@ -14,6 +14,7 @@ from quantry.evaluate.comparison import bootstrap_interval
 from quantry.evaluate.latency import Latency
 from quantry.evaluate.metrics import Metric
 from quantry.memo import Blob, Digest, fingerprint
+from quantry.notes import Note
 
 Scores = Mapping[str, "MetricScore"]
 
@@ -81,7 +82,7 @@ class Evaluation:
     float_bytes: int
     quantized_bytes: int
     latency: Latency | None = None
-    notes: tuple[str, ...] = dataclasses.field(default=(), compare=False)
+    notes: tuple[Note, ...] = dataclasses.field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         outputs = {name: MappingProxyType(dict(scores)) for name, scores in self.outputs.items()}

@@ -21,6 +21,7 @@ from quantry.graph.float_model import FloatModel
 from quantry.graph.quant_plan import QuantPlan
 from quantry.graph.quantized_model import QuantizedModel
 from quantry.memo import Blob, stage
+from quantry.notes import Note, NoteKind
 from quantry.numerics.grid import Grid
 from quantry.numerics.rounding import fake_quantize
 from quantry.numerics.tensor_params import QuantParams
@@ -57,7 +58,7 @@ class GuardReport:
     sqnr: float
     expected: float
     tensor: str = ""
-    notes: tuple[str, ...] = field(default=(), compare=False)
+    notes: tuple[Note, ...] = field(default=(), compare=False)
 
     @property
     def is_broken(self) -> bool:
@@ -103,14 +104,19 @@ def guard(
     if sqnr >= min(_DOUBTFUL, max(_USELESS, expected - _MARGIN)):
         return GuardReport(sqnr, expected)
     tensor = _where_lost(rewritten, quantized, planned[0], data, arithmetic)
-    place = f"; the signal is lost at tensor {tensor!r}" if tensor else ""
-    if compared.notes:
-        place += f"; {compared.notes[0]}"
-    note = (
-        f"WARNING: the quantized model is far from the float model: {sqnr:.1f} dB on {compared.samples} samples, where "
-        f"rounding alone explains {expected:.1f} dB{place}"
+    message = (
+        "WARNING: the quantized model is far from the float model: {sqnr:.1f} dB on {samples} samples, where rounding "
+        "alone explains {expected:.1f} dB"
     )
-    return GuardReport(sqnr, expected, tensor, (note,))
+    note = Note.of(
+        message + ("; the signal is lost at tensor {tensor!r}" if tensor else ""),
+        NoteKind.BROKEN,
+        sqnr=sqnr,
+        samples=compared.samples,
+        expected=expected,
+        tensor=tensor,
+    )
+    return GuardReport(sqnr, expected, tensor, (note, *compared.notes[:1]))
 
 
 def _lost_shares(model: FloatModel, plan: QuantPlan, params: QuantParams, statistics: Statistics) -> Iterator[float]:

@@ -72,7 +72,7 @@ def evaluate(
         float_bytes=float_bytes,
         quantized_bytes=quantized_bytes,
         latency=latency,
-        notes=() if comparison is None else comparison.notes,
+        notes=comparison.notes if comparison is not None else (),
     )
 
 

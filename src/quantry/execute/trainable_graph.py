@@ -25,6 +25,7 @@ from quantry.execute.joined_samples import Tensors, joined, joins
 from quantry.execute.quantized_view import QuantizedView, Role
 from quantry.facts.operators import BIASED, LINEAR, Copies, Family, facts
 from quantry.graph.segments import tensor_types, values_used
+from quantry.notes import Note
 from quantry.numerics.tensor_params import TensorParams
 from quantry.numerics.torch_quantizer import Gradient
 
@@ -226,7 +227,7 @@ class InterpretablePart:
 
     nodes: tuple[ir.Node, ...]
     targets: tuple[str, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
 
 def interpretable_part(model: ir.Model) -> InterpretablePart:
@@ -248,9 +249,8 @@ def interpretable_part(model: ir.Model) -> InterpretablePart:
     ends.update(
         dict.fromkeys(value for value in model.graph.outputs if value in known and value.producer() is not None)
     )
-    notes = tuple(
-        f"training ends before {len(names)} nodes, such as {names[0]!r}: {reason}" for reason, names in reasons.items()
-    )
+    message = "training ends before {count} nodes, such as {node!r}: {reason}"
+    notes = tuple(Note.of(message, count=len(names), node=names[0], reason=reason) for reason, names in reasons.items())
     return InterpretablePart(tuple(nodes), _targets(list(ends)), notes)
 
 

@@ -11,6 +11,7 @@ from quantry.errors import ModelError
 from quantry.graph.save import serialize, weight_bytes
 from quantry.graph.weights import release, structure_proto
 from quantry.memo import Blob, Digest, fingerprint, fingerprint_array
+from quantry.notes import Note
 
 KEEP_BELOW_BYTES = 256_000_000
 """Models with larger weights are not stored; they are prepared again when needed."""
@@ -41,7 +42,7 @@ class FloatModel:
     """
 
     model: ir.Model
-    notes: tuple[str, ...] = field(default=(), compare=False)
+    notes: tuple[Note, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "notes", tuple(self.notes))

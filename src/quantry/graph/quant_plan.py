@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from quantry.memo import Blob
+from quantry.notes import Note
 from quantry.recipe import TensorSpec, decode, encode
 
 
@@ -138,7 +139,7 @@ class QuantPlan:
     conversions: Mapping[str, Conversion] = field(default_factory=dict)
     inside: tuple[str, ...] = ()
     declined_inside: tuple[DeclinedNode, ...] = ()
-    notes: tuple[str, ...] = field(default=(), compare=False)
+    notes: tuple[Note, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         for name in ("activations", "weights", "biases", "conversions"):
@@ -158,6 +159,14 @@ class QuantPlan:
     def all_quantized(self) -> tuple[str, ...]:
         """Names of the quantized nodes of the main graph and of bodies."""
         return (*self.quantized_nodes, *self.inside)
+
+    @property
+    def float_because(self) -> Mapping[str, tuple[DeclinedNode, ...]]:
+        """The nodes of `all_declined` by their reason, the most frequent reason first."""
+        groups: dict[str, list[DeclinedNode]] = {}
+        for declined in self.all_declined:
+            groups.setdefault(declined.reason, []).append(declined)
+        return {reason: tuple(nodes) for reason, nodes in sorted(groups.items(), key=lambda group: -len(group[1]))}
 
     @property
     def all_declined(self) -> tuple[DeclinedNode, ...]:

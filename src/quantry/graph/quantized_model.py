@@ -11,6 +11,7 @@ import onnx_ir as ir
 from quantry.graph.float_model import FloatModel
 from quantry.graph.save import ModelParts, serialize, write_model, write_parts
 from quantry.memo import Blob, Digest, fingerprint
+from quantry.notes import Note
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +25,7 @@ class QuantizedModel:
     """
 
     graph: ir.Model | Callable[[], ir.Model]
-    notes: tuple[str, ...] = field(default=(), compare=False)
+    notes: tuple[Note, ...] = field(default=(), compare=False)
     make_parts: Callable[[], ModelParts | None] | None = None
 
     @cached_property

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from quantry.errors import InternalError
 from quantry.memo._fingerprint import Digest, digest_bytes, fingerprint, fingerprint_array
+from quantry.notes import Note
 
 # None, bool, int, float, str, lists of JSON and mappings of str to JSON. A precise recursive type would make every
 # `from_blob` narrow each item before use; `Blob` checks the contents instead.
@@ -61,8 +62,8 @@ class Blob:
         meta: Names to JSON values; NaN and infinities are accepted.
         arrays: Names to arrays of any shape and any dtype in `STORED_DTYPES`.
         files: Names to contents. A name is a plain ASCII file name; two names must differ by more than case.
-        notes: Texts for the user. They are not part of the digest, and a store keeps them with the call's key rather
-            than with the blob.
+        notes: What the user should know. They are not part of the digest, and a store keeps them with the call's key
+            rather than with the blob.
 
     Raises:
         InternalError: Something cannot be stored; the message gives its type and position.
@@ -75,7 +76,7 @@ class Blob:
     meta: Mapping[str, JSON] = field(default_factory=dict)
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
-    notes: tuple[str, ...] = field(default=(), compare=False)
+    notes: tuple[Note, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         arrays = {_array_name(name): _stored_array(array, name) for name, array in self.arrays.items()}
@@ -114,9 +115,10 @@ class Storable(Protocol):
     A class may also have ``__fingerprint__(self) -> Digest``, the digest of its content; the default is the digest of
     its blob.
 
-    A class may have a field ``notes: tuple[str, ...]`` (declared with ``compare=False``): texts for the user that are
-    not part of its identity. `to_blob` passes them as `Blob.notes`, which no digest covers. Because stages are not run
-    again when only the notes of an argument differ, a stage returns its own notes and never those of its arguments.
+    A class may have a field ``notes: tuple[Note, ...]`` (declared with ``compare=False``): what the user should know,
+    which is not part of its identity. `to_blob` passes them as `Blob.notes`, which no digest covers. Because stages are
+    not run again when only the notes of an argument differ, a stage returns its own notes and never those of its
+    arguments.
     """
 
     def to_blob(self) -> Blob | None:

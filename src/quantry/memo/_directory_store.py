@@ -12,11 +12,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from quantry.errors import InternalError, RecipeError, StoreError
 from quantry.memo._blob import Blob
 from quantry.memo._blob_files import MANIFEST, DamagedBlobError, read_blob, write_blob
 from quantry.memo._fingerprint import Digest
+from quantry.notes import Note
 
 _USED = "used"
 # Long enough that no running writer is disturbed: the newest file in a directory counts, and a writer adds to its files
@@ -81,7 +83,7 @@ class DirectoryStore:
         entry = self._index_entry(key)
         return None if entry is None else entry[0]
 
-    def notes(self, key: Digest) -> tuple[str, ...]:
+    def notes(self, key: Digest) -> tuple[Note, ...]:
         """Return the notes remembered under the key.
 
         Raises:
@@ -90,14 +92,14 @@ class DirectoryStore:
         entry = self._index_entry(key)
         return () if entry is None else entry[1]
 
-    def remember(self, key: Digest, result: Digest, notes: Iterable[str] = ()) -> None:
+    def remember(self, key: Digest, result: Digest, notes: Iterable[Note] = ()) -> None:
         """Remember the digest and the notes of a result under a key, replacing an earlier entry.
 
         Raises:
             StoreError: The directory cannot be written.
         """
-        texts = list(notes)
-        entry = {"result": result, "notes": texts, "crc32": _index_check(key, result, texts)}
+        plain = [note.to_plain() for note in notes]
+        entry = {"result": result, "notes": plain, "crc32": _index_check(key, result, plain)}
         with self._writing(), self._scratch() as scratch:
             written, final = scratch / "entry.json", self._index_file(key)
             written.write_text(json.dumps(entry) + "\n", encoding="utf-8")
@@ -162,13 +164,15 @@ class DirectoryStore:
     def _index_file(self, key: Digest) -> Path:
         return self.path / "index" / key[:2] / f"{key}.json"
 
-    def _index_entry(self, key: Digest) -> tuple[Digest, tuple[str, ...]] | None:
+    def _index_entry(self, key: Digest) -> tuple[Digest, tuple[Note, ...]] | None:
         try:
             with self._reading():
                 entry = json.loads(self._index_file(key).read_bytes())
-            result, notes = Digest(entry["result"]), entry["notes"]
-            return (result, tuple(notes)) if entry["crc32"] == _index_check(key, result, notes) else None
-        except (FileNotFoundError, ValueError, KeyError, TypeError, InternalError):
+            result, plain = Digest(entry["result"]), entry["notes"]
+            if entry["crc32"] != _index_check(key, result, plain):
+                return None
+            return result, tuple(Note.from_plain(note) for note in plain)
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, InternalError):
             # Missing or damaged: the stage runs again and writes a new entry.
             return None
 
@@ -240,7 +244,7 @@ class DirectoryStore:
             self._written_bytes += size
 
 
-def _index_check(key: Digest, result: Digest, notes: list[str]) -> int:
+def _index_check(key: Digest, result: Digest, notes: list[Any]) -> int:
     """Return a checksum, so that a flipped bit in an entry does not return the result of another key."""
     return zlib.crc32(json.dumps([key, result, *notes]).encode())
 

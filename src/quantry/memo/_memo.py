@@ -17,6 +17,7 @@ from quantry.memo._fingerprint import Digest, fingerprint
 from quantry.memo._stage import Stage, checkpoints_under
 from quantry.memo._stores import Store
 from quantry.memo._trace import Trace, TraceEntry
+from quantry.notes import Note
 
 T = TypeVar("T", bound=Storable)
 ValueT = TypeVar("ValueT")
@@ -33,7 +34,7 @@ class _Result(Generic[ValueT]):
     digest: Digest
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[Note, ...]:
         return tuple(getattr(self.value, "notes", ()))
 
 
@@ -57,7 +58,7 @@ class Handle(Generic[ValueT]):
         produce: Callable[[], _Result[ValueT]],
         *,
         by_content: bool = True,
-        read_notes: Callable[[], tuple[str, ...]] | None = None,
+        read_notes: Callable[[], tuple[Note, ...]] | None = None,
     ) -> None:
         self.stage_name = stage_name
         self.digest = digest
@@ -97,7 +98,7 @@ class Handle(Generic[ValueT]):
             return self._result.value
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[Note, ...]:
         """The result's notes, read from the store's index if the value is not in memory."""
         read_notes = self._read_notes
         if read_notes is not None:

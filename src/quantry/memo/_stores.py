@@ -9,6 +9,7 @@ from typing import Protocol
 from quantry.errors import RecipeError
 from quantry.memo._blob import Blob
 from quantry.memo._fingerprint import Digest
+from quantry.notes import Note
 
 
 class Store(Protocol):
@@ -32,11 +33,11 @@ class Store(Protocol):
         """Return the digest of the result remembered under the key, or None. Reads no blob."""
         ...
 
-    def notes(self, key: Digest) -> tuple[str, ...]:
+    def notes(self, key: Digest) -> tuple[Note, ...]:
         """Return the notes remembered under the key; empty if there are none or the key is unknown."""
         ...
 
-    def remember(self, key: Digest, result: Digest, notes: Iterable[str] = ()) -> None:
+    def remember(self, key: Digest, result: Digest, notes: Iterable[Note] = ()) -> None:
         """Remember the digest and the notes of a result under a key, replacing an earlier entry.
 
         Raises:
@@ -80,7 +81,7 @@ class MemoryStore:
             raise RecipeError(f"limit_bytes must be positive; got {limit_bytes}; in MemoryStore.")
         self.limit_bytes = limit_bytes
         self._lock = threading.Lock()
-        self._index: dict[Digest, tuple[Digest, tuple[str, ...]]] = {}
+        self._index: dict[Digest, tuple[Digest, tuple[Note, ...]]] = {}
         self._blobs: OrderedDict[Digest, tuple[Blob, int]] = OrderedDict()
         self._used_bytes = 0
 
@@ -90,13 +91,13 @@ class MemoryStore:
             entry = self._index.get(key)
         return None if entry is None else entry[0]
 
-    def notes(self, key: Digest) -> tuple[str, ...]:
+    def notes(self, key: Digest) -> tuple[Note, ...]:
         """Return the notes remembered under the key."""
         with self._lock:
             entry = self._index.get(key)
         return () if entry is None else entry[1]
 
-    def remember(self, key: Digest, result: Digest, notes: Iterable[str] = ()) -> None:
+    def remember(self, key: Digest, result: Digest, notes: Iterable[Note] = ()) -> None:
         """Remember the digest and the notes of a result under a key."""
         with self._lock:
             self._index[key] = result, tuple(notes)

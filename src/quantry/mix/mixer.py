@@ -19,6 +19,7 @@ from quantry.mix.allocation import Problem, allocate
 from quantry.mix.costs import LayerTimer, bit_operations, count_costs, fixed_size, quantized_tensors, size_costs
 from quantry.mix.groups import Group, find_groups, merge_plans
 from quantry.mix.sensitivity import Sensitivity
+from quantry.notes import Note
 from quantry.observe import Statistics
 from quantry.recipe import (
     BitOperationsBudget,
@@ -50,7 +51,7 @@ _SIGNATURE = (
     "output with the samples along its first axis, that returns a number"
 )
 
-BODIES_KEEP_TYPES = "mixed precision: layers inside bodies of control flow keep the types of the recipe"
+BODIES_KEEP_TYPES = Note.of("mixed precision: layers inside bodies of control flow keep the types of the recipe")
 """A note on models with such bodies."""
 
 # This dialect can express every type; its functions are inlined before the model runs.
@@ -170,7 +171,7 @@ def notes_of(
     chosen: npt.NDArray[np.int64],
     options: MixedPrecision,
     result: GoalResult | None,
-) -> tuple[str, ...]:
+) -> tuple[Note, ...]:
     """Return notes on a mixture for the user.
 
     Args:
@@ -183,32 +184,44 @@ def notes_of(
     what = "tensors" if options.per_tensor else "layers"
     rows = np.arange(len(groups))
     total, left = float(noise[:, 0].sum()), float(noise[rows, chosen].sum())
+    message = "mixed precision: {count} of {groups} {what} that may change have {types}"
+    error = "; the error that {what} cause goes from {before:.3g} to {after:.3g} of the outputs' power"
     notes = [
-        f"mixed precision: {int((chosen == index).sum())} of {len(groups)} {what} that may change have {_text(target)}"
+        Note.of(
+            message if index > 1 else message + error,
+            count=int((chosen == index).sum()),
+            groups=len(groups),
+            what=what,
+            types=_text(target),
+            before=total,
+            after=left,
+        )
         for index, target in enumerate(options.targets, start=1)
     ]
-    notes[0] += f"; the error that {what} cause goes from {total:.3g} to {left:.3g} of the outputs' power"
     if result is not None:
-        notes.insert(0 if not result.accepted else len(notes), _result_text(result, options, what))
+        notes.insert(0 if not result.accepted else len(notes), _result_note(result, options, what))
     changed = [index for index in np.argsort(-np.abs(noise[rows, chosen] - noise[:, 0])) if chosen[index]]
     if changed:
         named = [
             f"{groups[index].name} ({noise[index, 0]:.2g} to {noise[index, chosen[index]]:.2g})" for index in changed
         ]
         more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-        notes.append(f"mixed precision: error of the {what} that changed: {', '.join(named[:_NAMED])}{more}")
+        message = "mixed precision: error of the {what} that changed: {errors}"
+        notes.append(Note.of(message, what=what, errors=", ".join(named[:_NAMED]) + more))
     return tuple(notes)
 
 
-def _result_text(result: GoalResult, options: MixedPrecision, what: str) -> str:
+def _result_note(result: GoalResult, options: MixedPrecision, what: str) -> Note:
     limit = options.goal.limit if hasattr(options.goal, "limit") else float("nan")
     name = options.goal.metric if isinstance(options.goal, WithinError) else "drop of the score"
     if result.accepted:
-        return f"mixed precision: {name} {result.value:.6g}, limit {limit:.6g}"
-    return (
-        f"mixed precision misses its goal: {name} is {result.value:.6g}, limit {limit:.6g}, with all {what} in the "
-        "finer types; use even finer types, or another limit"
+        message = "mixed precision: {metric} {value:.6g}, limit {limit:.6g}"
+        return Note.of(message, metric=name, value=result.value, limit=limit)
+    message = (
+        "mixed precision misses its goal: {metric} is {value:.6g}, limit {limit:.6g}, with all {what} in the finer "
+        "types; use even finer types, or another limit"
     )
+    return Note.of(message, metric=name, value=result.value, limit=limit, what=what)
 
 
 def _text(target: LayerTarget) -> str:
@@ -247,14 +260,12 @@ class Mixer:
         """Return the plan that reaches the goal, with notes on what changed and why."""
         goal = self.options.goal
         result: GoalResult | None = None
-        of_goal: tuple[str, ...] = ()
+        of_goal: tuple[Note, ...] = ()
         if isinstance(goal, LayerCount):
             chosen = self._first(min(goal.count, len(self.groups)))
             if goal.count > len(self.groups):
-                can = len(self.groups)
-                of_goal = (
-                    f"mixed precision: {goal.count} layers were requested, but only {can} can change; all of them do",
-                )
+                message = "mixed precision: {count} layers were requested, but only {layers} can change; all of them do"
+                of_goal = (Note.of(message, count=goal.count, layers=len(self.groups)),)
         elif isinstance(goal, WithinError | WithinDrop):
             chosen, result = self._within(goal)
         else:
@@ -267,11 +278,13 @@ class Mixer:
         notes = (*of_goal, *notes_of(self.groups, self.noise, chosen, self.options, result))
         return replace(self._merged(chosen), notes=notes)
 
-    def _share_note(self, problem: Problem, chosen: Choices) -> str:
-        finer = int(problem.cost[np.arange(len(chosen)), chosen].sum())
-        return (
-            f"mixed precision: {finer} of {quantized_tensors(self.plans[0])} quantized activations, weights and biases "
-            f"have the finer types; the share allows {int(problem.budget)}"
+    def _share_note(self, problem: Problem, chosen: Choices) -> Note:
+        return Note.of(
+            "mixed precision: {count} of {tensors} quantized activations, weights and biases have the finer types; the "
+            "share allows {limit}",
+            count=int(problem.cost[np.arange(len(chosen)), chosen].sum()),
+            tensors=quantized_tensors(self.plans[0]),
+            limit=int(problem.budget),
         )
 
     @cached_property

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from quantry.notes import Note
 from quantry.numerics.tensor_params import TensorParams
 from quantry.recipe import DataType
 
@@ -63,7 +64,7 @@ def with_room_for_bias(
     return replace(weight, scale=np.maximum(own, np.minimum(needed, _LARGEST)).astype(np.float32))
 
 
-def overflow_note(values: npt.NDArray[np.float32], name: str, params: TensorParams) -> tuple[str, ...]:
+def overflow_note(values: npt.NDArray[np.float32], name: str, params: TensorParams) -> tuple[Note, ...]:
     """Return a note if values of a bias do not fit its integers; empty if all do.
 
     Args:
@@ -76,8 +77,13 @@ def overflow_note(values: npt.NDArray[np.float32], name: str, params: TensorPara
     if not beyond.any():
         return ()
     lost = np.abs(values.astype(np.float64)) - params.highest * params.scale.astype(np.float64)
-    note = (
-        f"bias {name!r}: {int(beyond.sum())} of {values.size} values are too large for {params.dtype.value} at input "
-        f"scale x weight scale and are clipped, by up to {float(lost.max()):.6g}"
+    note = Note.of(
+        "bias {name!r}: {count} of {size} values are too large for {dtype} at input scale x weight scale and are "
+        "clipped, by up to {loss:.6g}",
+        name=name,
+        count=int(beyond.sum()),
+        size=values.size,
+        dtype=params.dtype.value,
+        loss=float(lost.max()),
     )
     return (note,)

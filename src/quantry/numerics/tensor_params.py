@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from quantry.errors import InternalError
 from quantry.memo import Blob
+from quantry.notes import Note
 from quantry.numerics.power_of_two import SMALLEST_EXPONENT, position_of, scale_at
 from quantry.recipe import DataType
 
@@ -97,7 +98,7 @@ class QuantParams:
     """
 
     tensors: Mapping[str, TensorParams] = field(default_factory=dict)
-    notes: tuple[str, ...] = field(default=(), compare=False)
+    notes: tuple[Note, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tensors", MappingProxyType(dict(self.tensors)))

@@ -18,6 +18,7 @@ from quantry.graph.bodies import BodyPlace, Call, bodies_with_layers, body_model
 from quantry.graph.float_model import KEEP_BELOW_BYTES, FloatModel
 from quantry.graph.segments import NUMPY_TYPES, segment_of
 from quantry.memo import Blob, stage
+from quantry.notes import Note
 from quantry.recipe import ObserveOptions
 from quantry.runtime.environment import depends_on, environment
 from quantry.runtime.progress import progress
@@ -48,7 +49,7 @@ class BodyCalls:
 
     calls: Mapping[BodyPlace, tuple[Call, ...]]
     reasons: Mapping[BodyPlace, str]
-    notes: tuple[str, ...] = field(default=(), compare=False)
+    notes: tuple[Note, ...] = field(default=(), compare=False)
 
     def to_blob(self) -> Blob | None:
         """Return the stored form, or None if it is too large to store."""
@@ -231,10 +232,11 @@ class _Runner:
         unusable = "every sample feeds it infinite numbers or empty tensors"
         return self.failure or (unusable if self._unusable else "no calibration sample runs it")
 
-    def notes(self) -> Iterator[str]:
+    def notes(self) -> Iterator[Note]:
         """Yield what the user should know about the calls."""
         if self._stopped:
-            yield f"{self.place}: only the first {_MOST_ROUNDS} rounds of each sample were observed"
+            message = "{body}: only the first {rounds} rounds of each sample were observed"
+            yield Note.of(message, body=str(self.place), rounds=_MOST_ROUNDS)
 
     def _add(self, call: Call) -> None:
         # Calibration data must be finite, and an empty tensor has no range.

@@ -106,7 +106,7 @@ def _prepared(model: Any, optimize: bool, by_rules: bool, symbolic: bool) -> ir.
     )
     prepared = prepare(model_source(model), options)
     for note in prepared.notes:
-        _LOG.info(note)
+        _LOG.info("%s", note)
     graph = prepared.model
     if by_rules and not symbolic:
         ShapeInferencePass()(graph)

@@ -13,6 +13,7 @@ from quantry.errors import SelectionError
 from quantry.facts.operators import LINEAR, Family, facts, of_family
 from quantry.graph.bodies import BodyPlace, bodies_with_layers
 from quantry.graph.quant_plan import QuantPlan
+from quantry.notes import Note
 from quantry.plan.rules import RULE_OF_OPERATOR, Annotation, is_float
 from quantry.plan.selection import deselected_so_far, name_pattern
 from quantry.plan.types import types_of_nodes
@@ -165,11 +166,12 @@ def _matches(graph: ir.Graph, entry: LayerTypes) -> bool:
         return False
 
 
-def inside_notes(inside: Iterable[InsidePlan]) -> Iterator[str]:
+def inside_notes(inside: Iterable[InsidePlan]) -> Iterator[Note]:
     """Yield what was done with each body."""
     for place, plan in inside:
         if isinstance(plan, str):
-            yield f"{place}: activations stay float, because {plan}"
+            yield Note.of("{body}: activations stay float, because {reason}", body=str(place), reason=plan)
         else:
             count = len(plan.all_quantized)
-            yield f"{place}: {count} of {count + len(plan.all_declined)} nodes quantized"
+            nodes = count + len(plan.all_declined)
+            yield Note.of("{body}: {count} of {nodes} nodes quantized", body=str(place), count=count, nodes=nodes)

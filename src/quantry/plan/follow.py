@@ -17,6 +17,7 @@ from functools import cached_property
 import onnx_ir as ir
 
 from quantry.facts.operators import Family, facts
+from quantry.notes import Note
 from quantry.plan.selection import name_pattern
 from quantry.recipe import LayerTypes, Recipe, Selection, Subgraph, TensorTypes
 
@@ -39,7 +40,7 @@ class FollowedNames:
             load: Returns the user's model with every node named; called only if a name needs it.
             prepared: The prepared graph.
         """
-        self.notes: list[str] = []
+        self.notes: list[Note] = []
         self._load = load
         self._prepared = {str(node.name): node for node in ir.traversal.RecursiveGraphIterator(prepared)}
         self._names = {name for node in self._prepared.values() for name in _names(node)}
@@ -120,9 +121,11 @@ class FollowedNames:
 
     def _noted(self, entry: str, names: list[str]) -> tuple[str, ...]:
         unique = tuple(dict.fromkeys(names))
-        became = f"is now part of {', '.join(map(repr, unique))}, which is taken instead" if unique else "is not needed"
-        reason = "" if unique else ": preparation computes it in advance or removes it, so nothing is left of it"
-        self.notes.append(f"{entry!r} of the model {became}{reason}")
+        message = "{entry!r} of the model is now part of {nodes}, which is taken instead"
+        if not unique:
+            reason = ": preparation computes it in advance or removes it, so nothing is left of it"
+            message = "{entry!r} of the model is not needed" + reason
+        self.notes.append(Note.of(message, entry=entry, nodes=", ".join(map(repr, unique))))
         return unique
 
     def _type_is_gone(self, operator: str) -> bool:
@@ -130,7 +133,8 @@ class FollowedNames:
             return False
         if all(node.op_type != operator for node in self._everywhere()):
             return False
-        self.notes.append(f"operator type {operator} of the model is not needed: preparation folds or removes it")
+        message = "operator type {operator} of the model is not needed: preparation folds or removes it"
+        self.notes.append(Note.of(message, operator=operator))
         return True
 
     def _everywhere(self) -> Iterable[ir.Node]:

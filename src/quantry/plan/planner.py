@@ -32,7 +32,7 @@ from quantry.plan.types import types_of_nodes
 from quantry.recipe import PlanOptions
 
 
-@stage(name="plan", version=13)
+@stage(name="plan", version=14)
 def plan(model: FloatModel, options: PlanOptions, inside: tuple[InsidePlan, ...] = ()) -> QuantPlan:
     """Decide which tensors of the model are quantized, and to which type.
 

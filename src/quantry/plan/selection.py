@@ -123,7 +123,10 @@ def _parts(selection: Selection) -> Iterator[Selection]:
 
 def _excluded(nodes: list[ir.Node], selection: Selection) -> Iterator[tuple[Iterable[ir.Node], str]]:
     for entry in selection.exclude:
-        yield matching(nodes, entry, "Selection.exclude"), f"excluded by {entry!r}"
+        names = {_name(node) for node in nodes}
+        # A recipe may list hundreds of nodes: they have one reason together.
+        reason = "excluded by its name" if entry in names else f"excluded by {entry!r}"
+        yield matching(nodes, entry, "Selection.exclude"), reason
     for operator in selection.exclude_operators:
         yield of_type(nodes, operator, "Selection.exclude_operators"), f"operator type {operator} is excluded"
     for subgraph in selection.exclude_subgraphs:

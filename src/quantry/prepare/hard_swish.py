@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from quantry.graph.edit import FreshNames, constant_of, take_over
 from quantry.graph.elementwise import functions_of
+from quantry.notes import Note
 from quantry.numerics.scalar_function import ScalarFunction
 
 _BOUNDING = ("Clip", "Min", "Max", "Relu", "HardSigmoid")
@@ -36,7 +37,7 @@ _WANTED = {"HardSwish": _GRID * _SIGMOID, "HardSigmoid": _SIGMOID}
 _TOLERANCE = 1e-5  # 1/6 in float32 differs by 1e-8
 
 
-def restore_hard_swish(model: ir.Model) -> tuple[str, ...]:
+def restore_hard_swish(model: ir.Model) -> tuple[Note, ...]:
     """Replace chains of operators that compute HardSwish or HardSigmoid.
 
     The new Mul or HardSigmoid has the name of the last node of the chain. Inner results that something else reads stay.
@@ -50,9 +51,13 @@ def restore_hard_swish(model: ir.Model) -> tuple[str, ...]:
                 if kind is not None:
                     replaced[kind] += 1
     return tuple(
-        f"wrote {count} {kind} functions that consisted of several nodes as "
-        f"{'x * HardSigmoid(x)' if kind == 'HardSwish' else kind}"
-        for kind, count in sorted(replaced.items())
+        Note.of(
+            "wrote {count} {function} functions that consisted of several nodes as {operators}",
+            count=count,
+            function=function,
+            operators="x * HardSigmoid(x)" if function == "HardSwish" else function,
+        )
+        for function, count in sorted(replaced.items())
     )
 
 

@@ -15,6 +15,7 @@ from quantry.errors import ModelError, UserError, nearest_spelling
 from quantry.facts.operators import Family, Masking, operators_where
 from quantry.graph.float_model import input_signatures
 from quantry.graph.weights import not_finite
+from quantry.notes import Note, NoteKind
 from quantry.runtime.sessions import run_session, simulation_session
 
 _LIMITS_AND_MASKS = operators_where(
@@ -23,7 +24,7 @@ _LIMITS_AND_MASKS = operators_where(
 """Operators for which an infinite constant is a limit or an attention mask instead of a damaged weight."""
 
 
-def check_finite_weights(model: ir.Model, label: str) -> tuple[str, ...]:
+def check_finite_weights(model: ir.Model, label: str) -> tuple[Note, ...]:
     """Check every float constant of the model; weights on disk are read one at a time and released.
 
     Returns:
@@ -40,13 +41,15 @@ def check_finite_weights(model: ir.Model, label: str) -> tuple[str, ...]:
         if not nans and not infinities:
             continue
         if not nans and all(node.op_type in _LIMITS_AND_MASKS for node, _ in value.uses()):
-            notes.append(f"constant {value.name} has {infinities} infinite values; it is used as a limit or a mask")
+            message = "constant {name} has {count} infinite values; it is used as a limit or a mask"
+            notes.append(Note.of(message, name=value.name or "", count=infinities))
             continue
         counts = f"{nans} NaN and {infinities} infinite of {tensor.size} values"
         works = _has_finite_results(model) if works is None else works
         if not works:
             raise ModelError(f"every weight must be finite, got {counts}; tensor {value.name!r} in {label}")
-        notes.append(f"constant {value.name} has {counts}, although results are finite; what reads it stays float")
+        message = "constant {name} has {counts}, although results are finite; what reads it stays float"
+        notes.append(Note.of(message, name=value.name or "", counts=counts))
     return tuple(notes)
 
 
@@ -106,7 +109,7 @@ _INTEGER_OPERATORS = frozenset(
 )
 
 
-def check_model(model: ir.Model, label: str) -> tuple[str, ...]:
+def check_model(model: ir.Model, label: str) -> tuple[Note, ...]:
     """Check that a model can be prepared.
 
     Args:
@@ -236,7 +239,7 @@ def _is_defined(value: ir.Value) -> bool:
     return value.producer() is not None or value.is_graph_input() or value.is_initializer()
 
 
-def _dynamic_axes(model: ir.Model) -> tuple[str, ...]:
+def _dynamic_axes(model: ir.Model) -> tuple[Note, ...]:
     described = [
         f"{value.name}[{index}]" + (f"={dim.value}" if dim.value else "")
         for value in model.graph.inputs
@@ -244,4 +247,5 @@ def _dynamic_axes(model: ir.Model) -> tuple[str, ...]:
         for index, dim in enumerate(value.shape)
         if isinstance(dim, ir.SymbolicDim)
     ]
-    return (f"axes of the inputs without a fixed length: {', '.join(described)}",) if described else ()
+    message = "axes of the inputs without a fixed length: {axes}"
+    return (Note.of(message, NoteKind.GRAPH, axes=", ".join(described)),) if described else ()

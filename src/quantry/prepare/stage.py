@@ -1,9 +1,5 @@
 """The stage "prepare": bring any float model into the regular form that the other stages rely on."""
 
-import re
-from collections import Counter
-from collections.abc import Iterable
-
 import onnx_ir as ir
 
 from quantry.graph.float_model import FloatModel
@@ -31,6 +27,7 @@ from quantry.graph.passes.tidy import (
 )
 from quantry.graph.weights import rebuilt
 from quantry.memo import stage
+from quantry.notes import Note, NoteKind, added_up
 from quantry.prepare.hard_swish import restore_hard_swish
 from quantry.prepare.npu import convert
 from quantry.prepare.preflight import check_model
@@ -91,7 +88,7 @@ def named_model(source: ModelSource) -> ir.Model:
     return _named(source)[0]
 
 
-def _named(source: ModelSource) -> tuple[ir.Model, list[str]]:
+def _named(source: ModelSource) -> tuple[ir.Model, list[Note]]:
     model = source.load()
     forget_placeholders(model)
     notes = [*check_model(model, source.label), *sort_nodes(model)]
@@ -102,18 +99,18 @@ def _named(source: ModelSource) -> tuple[ir.Model, list[str]]:
     return model, notes
 
 
-def _at_opset(model: ir.Model, opset: int) -> tuple[ir.Model, tuple[str, ...]]:
+def _at_opset(model: ir.Model, opset: int) -> tuple[ir.Model, tuple[Note, ...]]:
     current = model.opset_imports[""]
     if current >= opset:
         return model, ()
     converted = convert_opset(model, opset)
     name_nodes(converted)
-    return converted, (f"raised opset {current} to {opset}",)
+    return converted, (Note.of("raised opset {old} to {new}", NoteKind.GRAPH, old=current, new=opset),)
 
 
-def _settle(model: ir.Model, options: PrepareOptions) -> tuple[str, ...]:
+def _settle(model: ir.Model, options: PrepareOptions) -> tuple[Note, ...]:
     """Infer shapes, fold constants and remove identities until nothing changes, because each enables the others."""
-    notes: list[str] = []
+    notes: list[Note] = []
     for _ in range(_ROUNDS):
         if options.infer_shapes:
             infer_shapes(model)
@@ -125,13 +122,4 @@ def _settle(model: ir.Model, options: PrepareOptions) -> tuple[str, ...]:
         notes += done
         if not done:
             break
-    return _added_up(notes)
-
-
-def _added_up(notes: Iterable[str]) -> tuple[str, ...]:
-    """Merge notes that differ only in their count into one with the sum of the counts."""
-    counts: Counter[tuple[str, str]] = Counter()
-    for note in notes:
-        before, count, after = re.split(r"(\d+)", note, maxsplit=1)
-        counts[before, after] += int(count)
-    return tuple(f"{before}{count}{after}" for (before, after), count in counts.items())
+    return added_up(notes)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from quantry.errors import RecipeError, nearest_spelling
+from quantry.notes import Note, NoteKind
 from quantry.recipe.checked import type_hints
 from quantry.recipe.plain_text import json_value, yaml_value
 from quantry.recipe.presets import find_preset
@@ -249,7 +250,7 @@ def _decode_scalar(cls: type, value: Any, where: str) -> Any:
     return value
 
 
-def resolve_recipe(recipe: Recipe | str | Path | Mapping[str, Any]) -> tuple[Recipe, tuple[str, ...]]:
+def resolve_recipe(recipe: Recipe | str | Path | Mapping[str, Any]) -> tuple[Recipe, tuple[Note, ...]]:
     """Return the recipe for a preset name, a file or plain data, and notes about it.
 
     Args:
@@ -270,7 +271,10 @@ def resolve_recipe(recipe: Recipe | str | Path | Mapping[str, Any]) -> tuple[Rec
     if not isinstance(recipe, str):
         raise RecipeError(f"recipe must be a Recipe, a preset name, a file or a mapping, got {type(recipe).__name__}")
     preset = find_preset(recipe)
-    notes = tuple(f"preset {preset.recipe.name}: not yet supported: {pending}" for pending in preset.pending)
+    message = "preset {preset}: not yet supported: {feature}"
+    notes = tuple(
+        Note.of(message, NoteKind.IMPORTANT, preset=preset.recipe.name, feature=feature) for feature in preset.pending
+    )
     for note in notes:
-        _LOG.warning(note)
+        _LOG.warning("%s", note)
     return preset.recipe, notes

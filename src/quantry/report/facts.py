@@ -12,7 +12,7 @@ from quantry.diagnosis import Diagnosis
 from quantry.diagnosis.evidence import counted
 from quantry.errors import QuantryError
 from quantry.evaluate import Quality, quality
-from quantry.notes import grouped_notes, grouped_reasons
+from quantry.notes import grouped_notes
 from quantry.observe import Statistics
 from quantry.quantization import QuantizationResult
 from quantry.recipe import to_yaml
@@ -130,7 +130,7 @@ def collect_facts(result: QuantizationResult, diagnosis: Diagnosis, title: str) 
         histograms=_histograms(result, diagnosis, statistics),
         declined=tuple(
             (reason, tuple(f"{node.operator} {node.node}" for node in nodes))
-            for reason, nodes in grouped_reasons(result.plan.all_declined).items()
+            for reason, nodes in result.plan.float_because.items()
         ),
         notes=grouped_notes(result.notes),
         trace=tuple((entry.stage, entry.outcome, f"{entry.seconds:.2f}") for entry in result.trace.entries),

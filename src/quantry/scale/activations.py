@@ -19,6 +19,7 @@ import onnx_ir as ir
 from quantry.errors import DataError
 from quantry.graph.elementwise import functions_of
 from quantry.graph.quant_plan import ActivationPlan, FixedRange, OwnRange, QuantPlan, SharedRange
+from quantry.notes import Note
 from quantry.numerics.affine import affine
 from quantry.numerics.grid import Grid
 from quantry.numerics.histogram import TensorStats, variance
@@ -98,7 +99,7 @@ def fixed_params(graph: ir.Graph, plan: QuantPlan, fixed: Iterable[FixedScale]) 
     return found
 
 
-def unusual_values(plans: Mapping[str, ActivationPlan], statistics: Statistics) -> tuple[str, ...]:
+def unusual_values(plans: Mapping[str, ActivationPlan], statistics: Statistics) -> tuple[Note, ...]:
     """Return a note for every planned activation in which NaN or infinities occurred.
 
     Args:
@@ -106,9 +107,11 @@ def unusual_values(plans: Mapping[str, ActivationPlan], statistics: Statistics) 
         statistics: The statistics of each activation.
     """
     seen = [(name, statistics.tensors[name]) for name in plans if name in statistics.tensors]
+    message = (
+        "activation {name!r}: {nan_count} NaN and {inf_count} infinite of {count} values are not included in its range"
+    )
     return tuple(
-        f"activation {name!r}: {stats.nan_count} NaN and {stats.inf_count} infinite of {stats.count} values are not "
-        "included in its range"
+        Note.of(message, name=name, nan_count=stats.nan_count, inf_count=stats.inf_count, count=stats.count)
         for name, stats in seen
         if stats.nan_count or stats.inf_count
     )

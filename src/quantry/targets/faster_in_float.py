@@ -20,6 +20,7 @@ from quantry.graph.load import ModelSource
 from quantry.graph.quantized_model import QuantizedModel
 from quantry.graph.save import serialize
 from quantry.memo import Blob, Memo, stage
+from quantry.notes import Note
 from quantry.pipeline import DataLike, Stages, run_guard, run_quantize
 from quantry.recipe import Recipe, TuneOptions
 from quantry.targets.backends import Backend
@@ -179,7 +180,7 @@ class Deployed:
 
     recipe: Recipe
     stages: Stages
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     slow_because: str | None = None
 
 
@@ -239,9 +240,15 @@ def _without_slow_nodes(given: Deployed, data: DataLike, memo: Memo, slow: SlowN
         if before is None or after is None or after.value.sqnr <= before.value.sqnr:
             continue
         kinds = ", ".join(dict.fromkeys(kind for node, kind in _pairs(slow) if node in names))
-        note = (
-            f"{len(names)} nodes ({kinds}) stay float, because that is faster on {timing.target} here: {gain:.2f}x, "
-            f"and {after.value.sqnr:.1f} dB instead of {before.value.sqnr:.1f}"
+        note = Note.of(
+            "{count} nodes ({operators}) stay float, because that is faster on {target} here: {speedup:.2f}x, and "
+            "{after:.1f} dB instead of {before:.1f}",
+            count=len(names),
+            operators=kinds,
+            target=timing.target,
+            speedup=gain,
+            after=after.value.sqnr,
+            before=before.value.sqnr,
         )
         return Deployed(changed, tried, (note,))
     return given

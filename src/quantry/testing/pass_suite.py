@@ -9,10 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 from quantry.graph.save import serialize
+from quantry.notes import Note
 from quantry.runtime.sessions import deployment_session, run_session
 from quantry.testing.small_model import small_model
 
-GraphPass = Callable[[ir.Model], tuple[str, ...]]
+GraphPass = Callable[[ir.Model], tuple[Note, ...]]
 """Edits a model in place and returns notes for the user."""
 
 
@@ -108,7 +109,7 @@ class PassSuite:
         """Notes reach the user as they are."""
         notes = graph_pass(ir.serde.deserialize_model(model))
         assert isinstance(notes, tuple)
-        assert all(isinstance(note, str) and note for note in notes)
+        assert all(isinstance(note, Note) and str(note) for note in notes)
 
     def test_a_model_without_its_pattern_still_runs(self, graph_pass: GraphPass) -> None:
         """A pass leaves alone what it does not know."""

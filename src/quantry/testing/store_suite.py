@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from quantry.memo import Blob, Digest, Store, fingerprint
+from quantry.notes import Note, NoteKind
 
 _DTYPES = (
     "bool",
@@ -72,15 +73,16 @@ class StoreSuite:
     def test_notes_are_remembered_with_the_key(self, store: Store) -> None:
         """Two calls with equal results keep their own notes, and a new entry replaces the old notes."""
         one, two, result = fingerprint("one"), fingerprint("two"), fingerprint("result")
-        store.remember(one, result, ("first", "été \n"))
-        store.remember(two, result, ["second"])
-        assert (store.notes(one), store.notes(two)) == (("first", "été \n"), ("second",))
+        first = Note.of("{name!r} lost {share:.1%}", NoteKind.IMPORTANT, name="été \n", share=0.1), Note.of("first")
+        store.remember(one, result, first)
+        store.remember(two, result, [Note.of("second")])
+        assert (store.notes(one), store.notes(two)) == (first, (Note.of("second"),))
         store.remember(one, result)
         assert store.notes(one) == ()
 
     def test_blobs_are_stored_without_notes(self, store: Store) -> None:
         """Notes belong to a key, and a blob may have several keys."""
-        store.put(fingerprint("noted"), Blob(meta={"a": 1}, notes=("note",)))
+        store.put(fingerprint("noted"), Blob(meta={"a": 1}, notes=(Note.of("note"),)))
         found = store.get(fingerprint("noted"))
         assert found is not None
         assert found.notes == ()

@@ -34,6 +34,7 @@ from quantry.execute.fake_quantizer import FakeQuantizer
 from quantry.graph.edit import FreshNames
 from quantry.graph.float_model import FloatModel
 from quantry.graph.weights import rebuilt, tensor_from_array
+from quantry.notes import Note
 from quantry.numerics.power_of_two import nearest_exponent
 from quantry.numerics.rounding import round_and_clip
 from quantry.recipe import SmoothQuant
@@ -469,13 +470,13 @@ def _rebuilt(
     if original:
         known, _, _ = _scaled(tuned_model(start.model, Tuned(start.original_weights, start.params)).model, powers)
         original = {name: np.asarray(array_of(known.graph.initializers[name]), np.float32) for name in original}
-    note = f"balanced the channels of {len(powers)} tensors: the estimated cost of rounding fell by {fall}"
+    message = "balanced the channels of {count} tensors: the estimated cost of rounding fell by {fall}"
     final = replace(
         start,
         model=FloatModel(model, start.model.notes),
         params=params,
         original_weights=original,
-        notes=(*start.notes, note),
+        notes=(*start.notes, Note.of(message, count=len(powers), fall=fall)),
     )
     return build_in_place_of(module, final, changed)
 

@@ -20,6 +20,7 @@ from quantry.execute.quantized_view import QuantizedView
 from quantry.graph.float_model import FloatModel
 from quantry.graph.load import model_source, read_model
 from quantry.memo import Handle, Memo, Store, Trace
+from quantry.notes import Note, NoteKind
 from quantry.numerics.torch_quantizer import FLOAT_TYPES
 from quantry.pipeline import Stages, calibration_samples, run_prepare, run_quantize
 from quantry.plan import planned_bodies
@@ -43,9 +44,10 @@ GraphLike: TypeAlias = "fx.GraphModule | ir.Model | str | os.PathLike[str] | byt
 """A captured graph, or a float ONNX model."""
 
 
-_NO_DATA = (
+_NO_DATA = Note.of(
     "no calibration data given: ranges come from one random sample, uniform in [0, 1), so the module is useless until "
-    "it has been trained with scales that follow the data"
+    "it has been trained with scales that follow the data",
+    NoteKind.NO_DATA,
 )
 _OTHER_NAMES = {"dataloader": "data", "calibration_data": "data", "config": "recipe", "quant_config": "recipe"}
 
@@ -153,12 +155,14 @@ def _require_exportable_types(definition: ModuleDefinition) -> None:
             )
 
 
-def _without_bodies(recipe: Recipe, graph: ir.Graph, notes: tuple[str, ...]) -> tuple[Recipe, tuple[str, ...]]:
+def _without_bodies(recipe: Recipe, graph: ir.Graph, notes: tuple[Note, ...]) -> tuple[Recipe, tuple[Note, ...]]:
     """Return a recipe that leaves activations inside bodies float, and notes: bodies in torch have no quantizers."""
     if not planned_bodies(graph, recipe):
         return recipe, notes
-    note = "activations inside the bodies of control flow stay float in a module; quantry.quantize quantizes them too"
-    return replace(recipe, plan=replace(recipe.plan, body_activations=False)), (*notes, note)
+    message = (
+        "activations inside the bodies of control flow stay float in a module; quantry.quantize quantizes them too"
+    )
+    return replace(recipe, plan=replace(recipe.plan, body_activations=False)), (*notes, Note.of(message))
 
 
 def tune_weights(module: QuantizedModule, data: Any, steps: Iterable[TuneStep]) -> QuantizedModule:
@@ -204,7 +208,7 @@ def tune_weights(module: QuantizedModule, data: Any, steps: Iterable[TuneStep]) 
 # -- from the stages to a module ---------------------------------------------------------------------------------------
 
 
-def _definition(lowered: Lowered, stages: Stages, recipe: Recipe, pending: tuple[str, ...]) -> ModuleDefinition:
+def _definition(lowered: Lowered, stages: Stages, recipe: Recipe, pending: tuple[Note, ...]) -> ModuleDefinition:
     final: FloatModel = stages.equalized.value
     for step in stages.tuned:
         final = tuned_model(final, step.value)
@@ -212,7 +216,7 @@ def _definition(lowered: Lowered, stages: Stages, recipe: Recipe, pending: tuple
     folded = sum(node.op_type == "BatchNormalization" for node in lowered.model.graph) - len(norms)
     notes = [*pending, *stages.notes]
     if folded:
-        notes.append(f"{folded} batch normalizations are folded and cannot be trained")
+        notes.append(Note.of("{count} batch normalizations are folded and cannot be trained", count=folded))
     nodes, constants = {}, {}
     if recipe.prepare.npu is not None:
         models = stages.prepared.value.model, stages.equalized.value.model

@@ -21,6 +21,7 @@ from quantry.graph.load import read_model
 from quantry.graph.quant_plan import QuantPlan
 from quantry.graph.save import serialize
 from quantry.memo import Blob
+from quantry.notes import Note
 from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import Recipe, from_plain, to_plain
 from quantry.torchfront.undo_conversions import OriginalNode
@@ -40,7 +41,7 @@ class ModuleDefinition(GraphDefinition):
     recipe: Recipe
     original_weights: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
     original_nodes: Mapping[str, OriginalNode] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -20,6 +20,7 @@ from quantry.graph.float_model import FloatModel
 from quantry.graph.passes import convert_opset
 from quantry.graph.passes.infer_shapes import infer_shapes
 from quantry.graph.quantized_model import QuantizedModel
+from quantry.notes import Note
 from quantry.recipe import EmitOptions, Format, Qdq, VitisQdq
 from quantry.recipe.checked import Checked
 from quantry.runtime.sessions import run_session, simulation_session
@@ -73,7 +74,7 @@ class Exported:
     differences: tuple[OutputDifference, ...]
     rounded: tuple[str, ...] = ()
     violations: tuple[Violation, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @property
     def is_exact(self) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 from quantry.errors import ModelError
 from quantry.execute.control_flow import ControlFlow
 from quantry.execute.graph_builder import GraphBuilder, Layout
+from quantry.notes import Note
 from quantry.torchfront.held_out import Gain
 from quantry.torchfront.module_definition import ModuleDefinition
 
@@ -73,7 +74,7 @@ class QuantizedModule(fx.GraphModule):  # type: ignore[misc]
     def add_gain(self, gain: Gain) -> None:
         """Set `gain`, and add it to the notes of the definition."""
         self.gain = gain
-        self.definition = replace(self.definition, notes=(*self.definition.notes, str(gain)))
+        self.definition = replace(self.definition, notes=(*self.definition.notes, Note.of("{gain}", gain=str(gain))))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "QuantizedModule":
         rebuilt = build(self.definition)

@@ -25,6 +25,7 @@ from quantry.data.calibration_data import CalibrationData
 from quantry.graph.float_model import FloatModel
 from quantry.graph.load import model_source
 from quantry.memo import Memo
+from quantry.notes import Note
 from quantry.pipeline import run_convert, run_prepare
 from quantry.recipe import Recipe
 from quantry.runtime.sessions import run_session, simulation_session
@@ -104,7 +105,7 @@ def converted_constants(before: ir.Model, after: ir.Model) -> dict[str, Array]:
 
 def clipped_nodes(
     source: ir.Model, final: FloatModel, recipe: Recipe, memo: Memo, data: Callable[[], CalibrationData]
-) -> tuple[dict[str, OriginalNode], tuple[str, ...]]:
+) -> tuple[dict[str, OriginalNode], tuple[Note, ...]]:
     """Return the nodes that were Clip(0, 6), with their upper bounds in the equalized model, and notes.
 
     Args:
@@ -128,8 +129,8 @@ def clipped_nodes(
     limits = {name: _limit(*pair) for name, pair in zip(names, pairs, strict=True)}
     found = {name: OriginalNode("Clip", limit=limit) for name, limit in limits.items() if limit is not None}
     lost = len(names) - len(found)
-    note = f"{lost} Clip(0, 6) stay Relu in the float teacher: equalization did more to their channels than multiply"
-    return found, (note,) if lost else ()
+    message = "{count} Clip(0, 6) stay Relu in the float teacher: equalization did more to their channels than multiply"
+    return found, (Note.of(message, count=lost),) if lost else ()
 
 
 def with_original_nodes(model: FloatModel, nodes: Mapping[str, OriginalNode]) -> FloatModel:

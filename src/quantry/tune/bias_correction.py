@@ -26,6 +26,7 @@ from quantry.facts.operators import CONVOLUTIONS, LINEAR
 from quantry.graph.edit import bounds_of
 from quantry.graph.quant_plan import OwnBiasPlan
 from quantry.graph.weights import new_initializer
+from quantry.notes import Note
 from quantry.numerics.rounding import fake_quantize
 from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.recipe import BiasCorrection, LayerTuning, MinMSE
@@ -77,21 +78,25 @@ def run(task: TuneTask, step: BiasCorrection) -> Tuned:
     found = [correctable for layer in layers if (correctable := _correctable(layer)) is not None]
     params = dict(task.params.tensors)
     weights: dict[str, Array] = {}
-    left = []
+    not_finite = []
     for correctable, pairs, finish in (_sequentially if step.sequential else _in_one_pass)(task, step, found):
         shift = _shift(task, correctable, pairs)
         values = (correctable.values.astype(np.float64) + shift.reshape(correctable.values.shape)).astype(np.float32)
         if not np.isfinite(values).all():
-            left.append(correctable.layer.name)
+            not_finite.append(correctable.layer.name)
             continue
         weights[correctable.bias] = values
         if correctable.bias in params:
             params[correctable.bias] = _requantized(task, correctable.bias, values, params[correctable.bias])
         finish(correctable.bias, values, params)
-    way = "sequentially" if step.sequential else "in one pass"
-    note = f"bias correction: {len(weights)} of {len(layers)} layers corrected {way}; the others have no bias"
-    if left:
-        note += f", or a shift that is not finite, such as {left[0]!r}"
+    message = "bias correction: {count} of {layers} layers corrected {way}; the others have no bias"
+    note = Note.of(
+        message + ", or a shift that is not finite, such as {layer!r}" if not_finite else message,
+        count=len(weights),
+        layers=len(layers),
+        way="sequentially" if step.sequential else "in one pass",
+        layer=not_finite[0] if not_finite else "",
+    )
     return Tuned(weights, QuantParams(params), (note,))
 
 

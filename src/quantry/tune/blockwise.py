@@ -25,6 +25,7 @@ from quantry.facts.operators import LINEAR
 from quantry.graph.float_model import FloatModel
 from quantry.graph.segments import values_used
 from quantry.memo import checkpoint
+from quantry.notes import Note
 from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import Brecq, DistillLoss, Tqt
 from quantry.runtime.progress import progress, tell
@@ -146,9 +147,8 @@ class BlockTrainer:
         self._device = torch_device(step.device)
         self._part = interpretable_part(task.model.model)
         if not self._part.targets:
-            raise ModelError(
-                f"{title} needs a model with interpretable operators, got none; {self._part.notes}; in tune"
-            )
+            obstacles = "; ".join(map(str, self._part.notes))
+            raise ModelError(f"{title} needs a model with interpretable operators, got none; {obstacles}; in tune")
         # The reference has the same graph with the same names of nodes.
         names = {node.name for node in self._part.nodes}
         self._reference = [node for node in task.reference.model.graph if node.name in names]
@@ -176,12 +176,10 @@ class BlockTrainer:
                 weights |= result.weights
                 tensors = {**self._params.tensors, **result.params.tensors}
                 self._params = QuantParams(tensors)
-                losses.append(Fitted(*(float(note) for note in result.notes)))
+                losses.append(Fitted(result.notes[0].value("before"), result.notes[0].value("after")))
             self._advance_quantized(block, weights)
             self._forget(block)
-        return Tuned(
-            weights, self._params, (self._summary(losses), *(f"{self._title}: {line}" for line in self._part.notes))
-        )
+        return Tuned(weights, self._params, (self._summary(losses), *self._part.notes))
 
     def _load(self) -> None:
         data = self._task.data if self._step.samples is None else self._task.data.take(self._step.samples)
@@ -235,7 +233,8 @@ class BlockTrainer:
         step = replace(self._step, seed=self._step.seed + number)
         fitted = fit(graph, training_data, Loss(DistillLoss.RELATIVE_L2, training_data), step, _EVALUATIONS)
         _LOG.debug("%s: block %d: loss %.4g -> %.4g", self._title, number, fitted.before, fitted.after)
-        return Tuned(graph.values(), QuantParams(graph.trained_params(), ()), (repr(fitted.before), repr(fitted.after)))
+        note = Note.of("loss {before:.4g} -> {after:.4g}", before=fitted.before, after=fitted.after)
+        return Tuned(graph.values(), QuantParams(graph.trained_params(), ()), (note,))
 
     def _get(self, store: ActivationStore, names: Sequence[str], numbers: Sequence[int]) -> Tensors:
         def joined(name: str) -> object:
@@ -257,10 +256,11 @@ class BlockTrainer:
                 if name not in block.passed:
                     store.drop(name)
 
-    def _summary(self, losses: Sequence[Fitted]) -> str:
+    def _summary(self, losses: Sequence[Fitted]) -> Note:
         ratios = [one.before / one.after for one in losses if one.after > 0 and one.before > 0]
         gain = float(np.exp(np.mean(np.log(ratios)))) if ratios else 1.0
-        return f"{self._title}: {len(losses)} blocks trained; mean output error fell to 1/{gain:.2f}"
+        message = "{title}: {count} blocks trained; mean output error fell to 1/{gain:.2f}"
+        return Note.of(message, title=self._title, count=len(losses), gain=gain)
 
 
 def run(task: TuneTask, step: Brecq | Tqt) -> Tuned:

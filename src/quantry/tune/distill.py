@@ -8,6 +8,7 @@ import torch
 from quantry.errors import ModelError
 from quantry.execute.graph_builder import GraphDefinition
 from quantry.execute.trainable_graph import SampleBatches, TrainableGraph, Trained, interpretable_part, torch_device
+from quantry.notes import Note
 from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import Distill
 from quantry.tune.graph_training import Loss, TrainingData, fit
@@ -28,7 +29,8 @@ def run(task: TuneTask, step: Distill) -> Tuned:
     device = torch_device(step.device)
     part = interpretable_part(task.model.model)
     if not part.targets:
-        raise ModelError(f"distill needs a model with interpretable operators, got none; {part.notes}; in tune")
+        obstacles = "; ".join(map(str, part.notes))
+        raise ModelError(f"distill needs a model with interpretable operators, got none; {obstacles}; in tune")
     targets = _shared_targets(task, part.targets)
     trained = Trained(step.train_weights, step.train_bias, step.train_scales)
     definition = GraphDefinition(model=task.model, plan=task.plan, params=task.params)
@@ -38,9 +40,9 @@ def run(task: TuneTask, step: Distill) -> Tuned:
     training = _training_data(task, step, targets, batches, device)
     fitted = fit(graph, training, Loss(step.loss, training), step, step.evaluations, "distill")
     params = QuantParams({**task.params.tensors, **graph.trained_params()})
-    count = len(training.held_out)
-    note = f"distill: loss of the outputs {fitted.before:.4g} -> {fitted.after:.4g} over {count} samples"
-    return Tuned(graph.values(), params, (note, *(f"distill: {line}" for line in part.notes)))
+    message = "distill: loss of the outputs {before:.4g} -> {after:.4g} over {count} samples"
+    note = Note.of(message, before=fitted.before, after=fitted.after, count=len(training.held_out))
+    return Tuned(graph.values(), params, (note, *part.notes))
 
 
 def _shared_targets(task: TuneTask, targets: tuple[str, ...]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from quantry.errors import DataError, QuantryError
+from quantry.notes import Note, NoteKind
 from quantry.tune.layers import LayerConstants
 from quantry.tune.task import Tuned, TuneTask
 
@@ -67,4 +68,5 @@ def step_or_nothing(title: str, task: TuneTask, algorithm: Callable[[], Tuned]) 
 
 
 def _skipped(title: str, task: TuneTask, reason: str) -> Tuned:
-    return Tuned({}, task.params, (f"{title} failed and changed nothing: {reason}",))
+    message = "{title} failed and changed nothing: {reason}"
+    return Tuned({}, task.params, (Note.of(message, NoteKind.IMPORTANT, title=title, reason=reason),))

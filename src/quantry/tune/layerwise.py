@@ -18,6 +18,7 @@ from quantry.execute.activation_stream import AnyStream, open_streams
 from quantry.execute.quantized_view import Role
 from quantry.execute.simulation import simulate
 from quantry.memo import Blob, checkpoint
+from quantry.notes import Note
 from quantry.numerics.rounding import dequantize_array, fake_quantize
 from quantry.recipe import LayerTuning
 from quantry.runtime.devices import trim_memory
@@ -259,7 +260,8 @@ def tune_layers(
     """
     layers, skipped = find_layers(task.model.model, task.plan, options.operators)
     if not layers:
-        return Tuned({}, task.params, (f"{title}: no layer could be tuned", *_skips(title, skipped)))
+        note = Note.of("{title}: no layer could be tuned", title=title)
+        return Tuned({}, task.params, (note, *_skips(title, skipped)))
     walker = LayerWalker(task, layers, options)
     end_to_end = EndToEnd(task, options) if options.selective else None
     weights: dict[str, np.ndarray] = {}
@@ -279,24 +281,26 @@ def tune_layers(
     return Tuned(weights, task.params, notes)
 
 
-def _summary(title: str, layers: Sequence[Layer], results: Sequence[LayerConstants]) -> str:
+def _summary(title: str, layers: Sequence[Layer], results: Sequence[LayerConstants]) -> Note:
     changed = sum(1 for result in results if result.values)
     ratios = [result.before / result.after for result in results if result.after > 0 and result.before > 0]
     gain = float(np.exp(np.mean(np.log(ratios)))) if ratios else 1.0
-    return f"{title}: {changed} of {len(layers)} layers tuned; mean output error fell to 1/{gain:.2f}"
+    message = "{title}: {count} of {layers} layers tuned; mean output error fell to 1/{gain:.2f}"
+    return Note.of(message, title=title, count=changed, layers=len(layers), gain=gain)
 
 
-def _skips(title: str, skipped: Sequence[SkippedLayer]) -> tuple[str, ...]:
+def _skips(title: str, skipped: Sequence[SkippedLayer]) -> tuple[Note, ...]:
     reasons: dict[str, list[str]] = {}
     for layer in skipped:
         reasons.setdefault(layer.reason, []).append(layer.node)
+    message = "{title}: {count} layers skipped, such as {node!r}: {reason}"
     return tuple(
-        f"{title}: {len(nodes)} layers skipped, such as {nodes[0]!r}: {reason}" for reason, nodes in reasons.items()
+        Note.of(message, title=title, count=len(nodes), node=nodes[0], reason=reason)
+        for reason, nodes in reasons.items()
     )
 
 
-def _unsimulated(walker: LayerWalker) -> tuple[str, ...]:
-    left = walker.simulation.left_float
-    if not left:
-        return ()
-    return (f"tune: {len(left)} tensors, such as {left[0]!r}, were treated as float: their type cannot be simulated",)
+def _unsimulated(walker: LayerWalker) -> tuple[Note, ...]:
+    tensors = walker.simulation.left_float
+    message = "tune: {count} tensors, such as {tensor!r}, were treated as float: their type cannot be simulated"
+    return (Note.of(message, count=len(tensors), tensor=tensors[0]),) if tensors else ()

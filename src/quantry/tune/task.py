@@ -14,6 +14,7 @@ from quantry.graph.float_model import FloatModel
 from quantry.graph.quant_plan import QuantPlan
 from quantry.graph.weights import tensor_from_array
 from quantry.memo import Blob, stage
+from quantry.notes import Note
 from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import NpuLimits
 from quantry.scale.npu import refine_for_npu
@@ -54,7 +55,7 @@ class Tuned:
 
     weights: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
     params: QuantParams = QuantParams({}, ())
-    notes: tuple[str, ...] = field(default=(), compare=False)
+    notes: tuple[Note, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weights", MappingProxyType(dict(self.weights)))

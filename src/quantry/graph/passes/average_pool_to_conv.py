@@ -5,9 +5,10 @@ import onnx_ir as ir
 
 from quantry.graph.edit import FreshNames, int_of, string_of
 from quantry.graph.weights import new_initializer
+from quantry.notes import Note, NoteKind
 
 
-def average_pool_to_conv(model: ir.Model) -> tuple[str, ...]:
+def average_pool_to_conv(model: ir.Model) -> tuple[Note, ...]:
     """Replace every AveragePool over height and width by a depthwise Conv with equal weights, which computes the same.
 
     A 3x3 pool of 48 channels becomes a Conv with 48 groups whose weights are all 1/9. A pool stays that does not count
@@ -19,7 +20,8 @@ def average_pool_to_conv(model: ir.Model) -> tuple[str, ...]:
         if node.op_type == "AveragePool" and node.domain == "" and _is_convolution(node):
             _replace(node, names)
             replaced += 1
-    return (f"replaced {replaced} AveragePool nodes by depthwise Conv",) if replaced else ()
+    message = "replaced {count} AveragePool nodes by depthwise Conv"
+    return (Note.of(message, NoteKind.GRAPH, count=replaced),) if replaced else ()
 
 
 def _is_convolution(node: ir.Node) -> bool:

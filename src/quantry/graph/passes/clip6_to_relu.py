@@ -3,9 +3,10 @@
 import onnx_ir as ir
 
 from quantry.graph.edit import bounds_of
+from quantry.notes import Note
 
 
-def clip6_to_relu(model: ir.Model) -> tuple[str, ...]:
+def clip6_to_relu(model: ir.Model) -> tuple[Note, ...]:
     """Replace every ``Clip`` from 0 to 6 by ``Relu``. Only on request, because values above 6 are no longer clipped.
 
     The quantized range of the tensor clips them again, where calibration decides.
@@ -16,4 +17,5 @@ def clip6_to_relu(model: ir.Model) -> tuple[str, ...]:
             node.op_type = "Relu"
             node.resize_inputs(1)
             replaced += 1
-    return (f"replaced {replaced} Clip(0, 6) nodes by Relu: values above 6 are no longer clipped",) if replaced else ()
+    message = "replaced {count} Clip(0, 6) nodes by Relu: values above 6 are no longer clipped"
+    return (Note.of(message, count=replaced),) if replaced else ()

@@ -2,11 +2,13 @@
 
 import onnx_ir as ir
 
+from quantry.notes import Note, NoteKind
+
 _WINDOWED = ("Conv", "ConvTranspose", "MaxPool", "AveragePool")
 _GROUPED = ("Conv", "ConvTranspose")
 
 
-def explicit_attributes(model: ir.Model) -> tuple[str, ...]:
+def explicit_attributes(model: ir.Model) -> tuple[Note, ...]:
     """Write out ``kernel_shape``, ``strides``, ``pads``, ``dilations`` and ``group``, in place.
 
     Compilers that read attributes without their defaults need them. ``pads`` stays away where ``auto_pad`` decides, and
@@ -20,7 +22,8 @@ def explicit_attributes(model: ir.Model) -> tuple[str, ...]:
         for name, value in missing.items():
             node.attributes[name] = ir.AttrInt64(name, value) if isinstance(value, int) else ir.AttrInt64s(name, value)
         written += bool(missing)
-    return (f"wrote out default attributes of {written} nodes",) if written else ()
+    message = "wrote out default attributes of {count} nodes"
+    return (Note.of(message, NoteKind.GRAPH, count=written),) if written else ()
 
 
 def _defaults(node: ir.Node) -> dict[str, int | list[int]]:

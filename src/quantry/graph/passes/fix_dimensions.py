@@ -5,9 +5,10 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from quantry.errors import ModelError, nearest_spelling
+from quantry.notes import Note, NoteKind
 
 
-def fix_dimensions(model: ir.Model, batch: int | None, sizes: Mapping[str, int]) -> tuple[str, ...]:
+def fix_dimensions(model: ir.Model, batch: int | None, sizes: Mapping[str, int]) -> tuple[Note, ...]:
     """Fix dynamic axes of all inputs, in place; inference carries the sizes on.
 
     Args:
@@ -37,7 +38,7 @@ def fix_dimensions(model: ir.Model, batch: int | None, sizes: Mapping[str, int])
     for node in model.graph:
         for value in node.outputs:
             _fix(value, None, wanted)
-    return (f"fixed {fixed} dynamic axes of the inputs",)
+    return (Note.of("fixed {count} dynamic axes of the inputs", NoteKind.GRAPH, count=fixed),)
 
 
 def _fix(value: ir.Value, batch: int | None, sizes: Mapping[str, int]) -> int:

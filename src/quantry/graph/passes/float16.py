@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from quantry.errors import ModelError
 from quantry.facts.operators import LINEAR, Family, of_family
+from quantry.notes import Note
 
 _HALF, _SINGLE = ir.DataType.FLOAT16, ir.DataType.FLOAT
 _LAYERS = (*LINEAR, *of_family(Family.RECURRENT))
@@ -43,7 +44,7 @@ def check_float_type(model: ir.Model, label: str) -> None:
             )
 
 
-def float16_to_float32(model: ir.Model) -> tuple[str, ...]:
+def float16_to_float32(model: ir.Model) -> tuple[Note, ...]:
     """Convert weights, inputs, outputs, constants and casts from float16 to float32; only on request.
 
     float32 represents every float16 number, so weights keep their values; intermediate results are rounded less.
@@ -52,8 +53,10 @@ def float16_to_float32(model: ir.Model) -> tuple[str, ...]:
         return ()
     ports = [value.name for value in (*model.graph.inputs, *model.graph.outputs) if value.dtype == _HALF]
     weights = _convert(model, _HALF, _SINGLE)
-    changed = f"; {', '.join(str(name) for name in ports)} are now float32" if ports else ""
-    return (f"converted the model with {weights} float16 weights to float32{changed}",)
+    message = "converted the model with {count} float16 weights to float32"
+    if not ports:
+        return (Note.of(message, count=weights),)
+    return (Note.of(message + "; {tensors} are now float32", count=weights, tensors=", ".join(map(str, ports))),)
 
 
 def float32_to_float16(model: ir.Model) -> None:

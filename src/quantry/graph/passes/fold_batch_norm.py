@@ -18,6 +18,7 @@ import onnx_ir as ir
 from quantry.facts.operators import BIASED
 from quantry.graph.edit import FreshNames, bypass, constant_of, float_of, int_of
 from quantry.graph.weights import new_initializer, tensor_from_array
+from quantry.notes import Note, NoteKind, one_per_reason
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class _Affine:
     offset: np.ndarray
 
 
-def fold_batch_norm(model: ir.Model) -> tuple[str, ...]:
+def fold_batch_norm(model: ir.Model) -> tuple[Note, ...]:
     """Fold every BatchNormalization that follows a Conv, ConvTranspose or Gemm into its weight and bias.
 
     It stays if the linear operator's result has another reader or is a graph output, if weights are not constant, or
@@ -45,8 +46,8 @@ def fold_batch_norm(model: ir.Model) -> tuple[str, ...]:
             reasons[reason] += 1
         else:
             folded += 1
-    done = (f"folded {folded} BatchNormalization nodes",) if folded else ()
-    return done + tuple(f"kept {count} BatchNormalization nodes: {why}" for why, count in sorted(reasons.items()))
+    done = (Note.of("folded {count} BatchNormalization nodes", NoteKind.GRAPH, count=folded),) if folded else ()
+    return done + one_per_reason("kept {count} BatchNormalization nodes: {reason}", reasons)
 
 
 def _fold(norm: ir.Node, names: FreshNames) -> str:

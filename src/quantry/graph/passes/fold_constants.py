@@ -10,6 +10,7 @@ from quantry.facts.operators import Family, of_family, operators_where
 from quantry.graph.edit import constant_of
 from quantry.graph.shapes.known_values import KnownValues, numbers_of
 from quantry.graph.weights import initializer_of, renamed, tensor_from_array
+from quantry.notes import Note, NoteKind
 
 GROWTH_LIMIT_BYTES = 1_000_000
 """A fold may enlarge the file by at most this much; a Tile of a small weight must not become a large one."""
@@ -24,7 +25,7 @@ Runner = Callable[[bytes, Mapping[str, np.ndarray]], list[np.ndarray] | None]
 """Runs a serialized model on named arrays; returns its outputs, or None if it cannot run it."""
 
 
-def fold_constants(model: ir.Model, run: Runner | None = None) -> tuple[str, ...]:
+def fold_constants(model: ir.Model, run: Runner | None = None) -> tuple[Note, ...]:
     """Turn Constant nodes, and nodes with only constant inputs, into initializers; use static shapes.
 
     A node stays if its result is a graph output, if the file would grow by more than a megabyte, or if its operator is
@@ -48,8 +49,11 @@ def fold_constants(model: ir.Model, run: Runner | None = None) -> tuple[str, ...
                 folded += _fold_sizes(graph, node, known) or _fold(model, graph, node, None)
             elif run is not None and node.op_type not in _NOT_CONSTANT:
                 folded += _fold(model, graph, node, run)
-    counts = ((lifted, "Constant nodes into initializers"), (folded, "nodes with constant inputs"))
-    return tuple(f"folded {count} {what}" for count, what in counts if count)
+    notes = (
+        Note.of("folded {count} Constant nodes into initializers", NoteKind.GRAPH, count=lifted),
+        Note.of("folded {count} nodes with constant inputs", NoteKind.GRAPH, count=folded),
+    )
+    return tuple(note for note in notes if note.value("count"))
 
 
 def _lift(graph: ir.Graph, node: ir.Node) -> bool:

@@ -3,9 +3,10 @@
 import onnx_ir as ir
 
 from quantry.graph.edit import constant_of, string_of
+from quantry.notes import Note, NoteKind
 
 
-def fold_pads(model: ir.Model) -> tuple[str, ...]:
+def fold_pads(model: ir.Model) -> tuple[Note, ...]:
     """Fold every Pad with zeros into the ``pads`` of the Conv that reads it.
 
     ::
@@ -27,7 +28,8 @@ def fold_pads(model: ir.Model) -> tuple[str, ...]:
         node.attributes.pop("auto_pad", None)
         node.replace_input_with(0, data)
         folded += 1
-    return (f"folded {folded} Pad nodes into the Conv after them",) if folded else ()
+    message = "folded {count} Pad nodes into the Conv after them"
+    return (Note.of(message, NoteKind.GRAPH, count=folded),) if folded else ()
 
 
 _PLAIN = ("NOTSET", "VALID")

@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from quantry.graph.shapes.solve_shapes import solve_shapes
 from quantry.graph.weights import structure_proto
+from quantry.notes import Note
 
 _TYPE_OF_INPUT = {
     "Attention": 0,
@@ -29,7 +30,7 @@ _TYPE_OF_INPUT = {
 _ROUNDS = 4  # a second round carries shapes into subgraphs and functions, a third past annotated custom operators
 
 
-def infer_shapes(model: ir.Model) -> tuple[str, ...]:
+def infer_shapes(model: ir.Model) -> tuple[Note, ...]:
     """Infer types and shapes: operators by ONNX's rules, values of shapes by our own.
 
     ONNX can follow the values of shapes too (``data_prop``), but it confuses tensors of two axes with tensors of one,

@@ -6,9 +6,10 @@ import onnx_ir as ir
 
 from quantry.graph.edit import FreshNames, constant_of
 from quantry.graph.weights import renamed
+from quantry.notes import Note, NoteKind
 
 
-def inline_constant_if(model: ir.Model) -> tuple[str, ...]:
+def inline_constant_if(model: ir.Model) -> tuple[Note, ...]:
     """Replace every If with a constant condition by the branch it takes.
 
     ::
@@ -25,7 +26,8 @@ def inline_constant_if(model: ir.Model) -> tuple[str, ...]:
             continue
         _inline(node, "then_branch" if condition.reshape(()) else "else_branch", FreshNames(model))
         inlined += 1
-    return (f"inlined {inlined} If nodes with a constant condition",) if inlined else ()
+    message = "inlined {count} If nodes with a constant condition"
+    return (Note.of(message, NoteKind.GRAPH, count=inlined),) if inlined else ()
 
 
 def _inline(node: ir.Node, name: str, names: FreshNames) -> None:

@@ -13,11 +13,12 @@ import onnx_ir as ir
 from quantry.facts.operators import LINEAR, Family, of_family
 from quantry.graph.edit import FreshNames
 from quantry.graph.weights import initializer_of, renamed
+from quantry.notes import Note, NoteKind
 
 _WEIGHT_INPUTS = dict.fromkeys(LINEAR, (1,)) | dict.fromkeys(of_family(Family.RECURRENT), (1, 2))
 
 
-def lift_body_weights(model: ir.Model) -> tuple[str, ...]:
+def lift_body_weights(model: ir.Model) -> tuple[Note, ...]:
     """Make float weights of layers inside bodies initializers of the main graph, under unique names."""
     bodies = tuple(model.graph.subgraphs())
     names = FreshNames(model) if bodies else None
@@ -34,7 +35,8 @@ def lift_body_weights(model: ir.Model) -> tuple[str, ...]:
                 use.node.replace_input_with(use.idx, moved)
             del body.initializers[name]
             lifted += 1
-    return (f"moved {lifted} weights out of the bodies of control flow",) if lifted else ()
+    message = "moved {count} weights out of the bodies of control flow"
+    return (Note.of(message, NoteKind.GRAPH, count=lifted),) if lifted else ()
 
 
 def _is_weight(node: ir.Node, index: int) -> bool:

@@ -7,9 +7,10 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.graph.edit import bypass, constant_of, int_of, is_whole
+from quantry.notes import Note, NoteKind
 
 
-def remove_identities(model: ir.Model) -> tuple[str, ...]:
+def remove_identities(model: ir.Model) -> tuple[Note, ...]:
     """Remove nodes whose output provably equals their first input.
 
     These are Identity, Dropout at inference, Cast to the same type, Transpose to the same order, Reshape to the same
@@ -22,8 +23,9 @@ def remove_identities(model: ir.Model) -> tuple[str, ...]:
         source = node.inputs[0] if node.inputs else None
         if rule is not None and source is not None and rule(node) and bypass(node, source):
             removed[node.op_type] += 1
+    message = "removed {count} {operator} nodes that return their input"
     return tuple(
-        f"removed {count} {op_type} nodes that return their input" for op_type, count in sorted(removed.items())
+        Note.of(message, NoteKind.GRAPH, count=count, operator=operator) for operator, count in sorted(removed.items())
     )
 
 

@@ -8,11 +8,12 @@ import onnx_ir as ir
 from quantry.facts.operators import BIASED, CONVOLUTIONS, MATRIX_PRODUCTS
 from quantry.graph.edit import FreshNames, int_of
 from quantry.graph.weights import initializer_of, renamed
+from quantry.notes import Note, NoteKind
 
 Usage = tuple[ir.Node, int]
 
 
-def split_shared_weights(model: ir.Model) -> tuple[str, ...]:
+def split_shared_weights(model: ir.Model) -> tuple[Note, ...]:
     """Copy a shared bias for each reader, and a shared weight for each role.
 
     The scale of a bias is the product of its operator's input and weight scales, so two operators cannot share one. A
@@ -30,7 +31,9 @@ def split_shared_weights(model: ir.Model) -> tuple[str, ...]:
                 continue
             usages = sorted(value.uses(), key=lambda usage: (place[usage[0]], usage[1]))
             copies += _split(graph, value, usages, names)
-    return (f"copied {copies} weights that several nodes shared",) if copies else ()
+    return (
+        (Note.of("copied {count} weights that several nodes shared", NoteKind.GRAPH, count=copies),) if copies else ()
+    )
 
 
 def _is_float(value: ir.Value) -> bool:

@@ -11,9 +11,10 @@ from onnx_ir.passes.common import (
 
 from quantry.errors import ModelError
 from quantry.graph.edit import FreshNames
+from quantry.notes import Note, NoteKind
 
 
-def sort_nodes(model: ir.Model) -> tuple[str, ...]:
+def sort_nodes(model: ir.Model) -> tuple[Note, ...]:
     """Sort the nodes of every graph and function topologically, keeping the order of independent nodes.
 
     Raises:
@@ -23,10 +24,10 @@ def sort_nodes(model: ir.Model) -> tuple[str, ...]:
         result = TopologicalSortPass()(model)
     except ValueError as error:
         raise ModelError(f"the graph must have no cycles, got one; in graph {model.graph.name!r}") from error
-    return ("sorted the nodes topologically",) if result.modified else ()
+    return (Note.of("sorted the nodes topologically", NoteKind.GRAPH),) if result.modified else ()
 
 
-def name_nodes(model: ir.Model) -> tuple[str, ...]:
+def name_nodes(model: ir.Model) -> tuple[Note, ...]:
     """Give every node of the graph and its subgraphs a unique, non-empty name.
 
     Existing unique names stay; the first of several nodes with one name keeps it. A node without a name is named after
@@ -42,10 +43,10 @@ def name_nodes(model: ir.Model) -> tuple[str, ...]:
     names = FreshNames(model)
     for index, node in nameless:
         node.name = names.node(f"{node.op_type}_{index}")
-    return (f"named {len(nameless)} nodes",) if nameless else ()
+    return (Note.of("named {count} nodes", NoteKind.GRAPH, count=len(nameless)),) if nameless else ()
 
 
-def remove_unused(model: ir.Model) -> tuple[str, ...]:
+def remove_unused(model: ir.Model) -> tuple[Note, ...]:
     """Remove nodes, initializers, functions and operator sets that no graph output needs; keep inputs and outputs."""
     nodes, weights = _counts(model)
     RemoveUnusedNodesPass()(model)
@@ -54,12 +55,11 @@ def remove_unused(model: ir.Model) -> tuple[str, ...]:
     RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
     RemoveUnusedOpsetsPass()(model)
     nodes_left, weights_left = _counts(model)
-    removed = [
-        f"{count} {what}"
-        for count, what in ((nodes - nodes_left, "nodes"), (weights - weights_left, "weights"))
-        if count
-    ]
-    return (f"removed {' and '.join(removed)} that no output needs",) if removed else ()
+    notes = (
+        Note.of("removed {count} nodes that no output needs", NoteKind.GRAPH, count=nodes - nodes_left),
+        Note.of("removed {count} weights that no output needs", NoteKind.GRAPH, count=weights - weights_left),
+    )
+    return tuple(note for note in notes if note.value("count"))
 
 
 def _remove_unused_initializers(graph: ir.Graph) -> None:
@@ -73,7 +73,7 @@ def _counts(model: ir.Model) -> tuple[int, int]:
     return nodes, sum(len(graph.initializers) for graph in model.graphs())
 
 
-def inputs_without_initializers(model: ir.Model) -> tuple[str, ...]:
+def inputs_without_initializers(model: ir.Model) -> tuple[Note, ...]:
     """Remove initializers from the inputs, where old exporters list them as overridable defaults.
 
     A weight that a caller may override is not constant: it could neither be folded nor quantized. An IR version below
@@ -83,10 +83,10 @@ def inputs_without_initializers(model: ir.Model) -> tuple[str, ...]:
     RemoveInitializersFromInputsPass()(model)
     model.ir_version = max(model.ir_version, 4)
     removed = before - len(model.graph.inputs)
-    return (f"removed {removed} initializers from the inputs",) if removed else ()
+    return (Note.of("removed {count} initializers from the inputs", NoteKind.GRAPH, count=removed),) if removed else ()
 
 
-def separate_outputs(model: ir.Model) -> tuple[str, ...]:
+def separate_outputs(model: ir.Model) -> tuple[Note, ...]:
     """Give each output that a graph lists again a copy and a name of its own: later stages know outputs by name."""
     names, copied = FreshNames(model), []
     for graph in model.graphs():
@@ -100,10 +100,11 @@ def separate_outputs(model: ir.Model) -> tuple[str, ...]:
                 graph.outputs[index] = copy.outputs[0]
                 copied.append(copy.outputs[0].name)
             seen.add(value)
-    return (f"named {len(copied)} outputs that were listed twice: {', '.join(copied)}",) if copied else ()
+    message = "named {count} outputs that were listed twice: {names}"
+    return (Note.of(message, count=len(copied), names=", ".join(copied)),) if copied else ()
 
 
-def forget_placeholders(model: ir.Model) -> tuple[str, ...]:
+def forget_placeholders(model: ir.Model) -> tuple[Note, ...]:
     """Turn ``?`` and negative numbers in shapes into unknown axes.
 
     Some exporters write the same ``?`` for every unknown axis; as a name it would mean that all these axes have the

@@ -13,6 +13,7 @@ from quantry.graph.passes.infer_shapes import infer_shapes
 from quantry.graph.passes.tidy import remove_unused
 from quantry.graph.weights import rebuilt
 from quantry.memo import stage
+from quantry.notes import Note
 from quantry.prepare.npu.operators import (
     batch_norm_to_conv,
     clip,
@@ -26,7 +27,7 @@ from quantry.prepare.npu.pools import average_pool, reduce_mean, reduce_mean_to_
 from quantry.recipe import NpuConversions
 from quantry.runtime.environment import depends_on
 
-_CONVERSIONS: tuple[Callable[[ir.Model, Container[str]], tuple[str, ...]], ...] = (
+_CONVERSIONS: tuple[Callable[[ir.Model, Container[str]], tuple[Note, ...]], ...] = (
     split_to_slice,
     batch_norm_to_conv,
     reduce_mean_to_pool,
@@ -42,7 +43,7 @@ _CONVERSIONS: tuple[Callable[[ir.Model, Container[str]], tuple[str, ...]], ...] 
 """Each has the name of its field in `NpuConversions`. Later ones see what earlier ones added, such as new pools."""
 
 
-def convert_for_npu(model: ir.Model, options: NpuConversions, untouched: Collection[str] = ()) -> tuple[str, ...]:
+def convert_for_npu(model: ir.Model, options: NpuConversions, untouched: Collection[str] = ()) -> tuple[Note, ...]:
     """Replace operators of the main graph by what the NPU computes in their place.
 
     Bodies of If and Loop are not changed here: the pipeline converts them as models of their own.
@@ -56,8 +57,8 @@ def convert_for_npu(model: ir.Model, options: NpuConversions, untouched: Collect
         One note per conversion: how many nodes it changed, and which.
     """
     kept = frozenset(untouched)
-    chosen = [conversion for conversion in _CONVERSIONS if getattr(options, conversion.__name__)]
-    return tuple(note for conversion in chosen for note in conversion(model, kept))
+    conversions = [conversion for conversion in _CONVERSIONS if getattr(options, conversion.__name__)]
+    return tuple(note for conversion in conversions for note in conversion(model, kept))
 
 
 @stage(name="convert", version=2, environment=depends_on("onnx", "onnx_ir"))
@@ -76,4 +77,4 @@ def convert(model: FloatModel, options: NpuConversions, untouched: tuple[str, ..
     notes = convert_for_npu(copy, options, untouched)
     remove_unused(copy)
     infer_shapes(copy)
-    return FloatModel(rebuilt(copy), tuple(notes))
+    return FloatModel(rebuilt(copy), notes)

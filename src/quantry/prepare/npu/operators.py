@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from quantry.graph.edit import FreshNames, constant_of, float_of, int_of, multiply_result, take_over
 from quantry.graph.weights import new_initializer
+from quantry.notes import Note, NoteKind, NoteValue
 from quantry.prepare.hard_swish import ALPHA, BETA, write_hard_sigmoid
 
 # Notes name at most this many nodes, so that they do not grow with the model.
@@ -45,7 +46,21 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def batch_norm_to_conv(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ...]:
+def note_on(
+    nodes: Sequence[str], message: str, kind: NoteKind = NoteKind.DONE, /, **values: NoteValue
+) -> tuple[Note, ...]:
+    """Return a note on what happened to nodes, or nothing if there are none.
+
+    Args:
+        nodes: Their names; values ``count`` and ``nodes`` of the note.
+        message: The message.
+        kind: What the note is about.
+        values: Its other values.
+    """
+    return (Note.of(message, kind, count=len(nodes), nodes=listed(nodes), **values),) if nodes else ()
+
+
+def batch_norm_to_conv(model: ir.Model, untouched: Container[str] = ()) -> tuple[Note, ...]:
     """Replace every BatchNormalization of a tensor [N, C, H, W] with constant statistics by a depthwise Conv.
 
     ::
@@ -62,9 +77,7 @@ def batch_norm_to_conv(model: ir.Model, untouched: Container[str] = ()) -> tuple
             if len(arrays) == 4:
                 _write_conv(node, arrays, names)
                 changed.append(node.name or "")
-    if not changed:
-        return ()
-    return (f"npu: replaced {len(changed)} BatchNormalization nodes by depthwise Conv: {listed(changed)}",)
+    return note_on(changed, "npu: replaced {count} BatchNormalization nodes by depthwise Conv: {nodes}")
 
 
 def _is_inference(node: ir.Node) -> bool:
@@ -90,7 +103,7 @@ def _write_conv(node: ir.Node, arrays: list[np.ndarray], names: FreshNames) -> N
         node.replace_input_with(index, constant)
 
 
-def split_to_slice(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ...]:
+def split_to_slice(model: ir.Model, untouched: Container[str] = ()) -> tuple[Note, ...]:
     """Replace every Split whose parts have known sizes by Slice nodes."""
     names = FreshNames(model)
     changed = []
@@ -99,7 +112,7 @@ def split_to_slice(model: ir.Model, untouched: Container[str] = ()) -> tuple[str
         if sizes is not None:
             _write_slices(node, sizes, names)
             changed.append(node.name or "")
-    return (f"npu: replaced {len(changed)} Split nodes by Slice: {listed(changed)}",) if changed else ()
+    return note_on(changed, "npu: replaced {count} Split nodes by Slice: {nodes}")
 
 
 def _sizes(node: ir.Node) -> list[int] | None:
@@ -134,7 +147,7 @@ def _write_slices(node: ir.Node, sizes: list[int], names: FreshNames) -> None:
     graph.remove(node, safe=True)
 
 
-def clip(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ...]:
+def clip(model: ir.Model, untouched: Container[str] = ()) -> tuple[Note, ...]:
     """Round constant bounds of every Clip to the nearest integers, unless they become equal."""
     names = FreshNames(model)
     changed = [
@@ -142,7 +155,7 @@ def clip(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ...]:
         for node in convertible(model, untouched)
         if node.op_type == "Clip" and node.domain == "" and _round_bounds(node, names)
     ]
-    return (f"npu: rounded the bounds of {len(changed)} Clip nodes to integers: {listed(changed)}",) if changed else ()
+    return note_on(changed, "npu: rounded the bounds of {count} Clip nodes to integers: {nodes}")
 
 
 def _round_bounds(node: ir.Node, names: FreshNames) -> bool:
@@ -163,7 +176,7 @@ def _round_bounds(node: ir.Node, names: FreshNames) -> bool:
 _STEPS = 256
 
 
-def leaky_relu(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ...]:
+def leaky_relu(model: ir.Model, untouched: Container[str] = ()) -> tuple[Note, ...]:
     """Round the slope of every LeakyRelu to a multiple of 1/256, such as 0.1 to 26/256."""
     changed = []
     for node in convertible(model, untouched):
@@ -174,26 +187,22 @@ def leaky_relu(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ..
         if rounded != alpha:
             node.attributes["alpha"] = ir.AttrFloat32("alpha", rounded)
             changed.append(f"{node.name} ({alpha:.6g} to {rounded:.6g})")
-    if not changed:
-        return ()
-    return (f"npu: rounded the slope of {len(changed)} LeakyRelu nodes to multiples of 1/256: {listed(changed)}",)
+    return note_on(changed, "npu: rounded the slope of {count} LeakyRelu nodes to multiples of 1/256: {nodes}")
 
 
-def hard_swish(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ...]:
+def hard_swish(model: ir.Model, untouched: Container[str] = ()) -> tuple[Note, ...]:
     """Replace every HardSwish by ``x * HardSigmoid(x)``, which is its definition."""
     names = FreshNames(model)
     changed = [node for node in convertible(model, untouched) if node.op_type == "HardSwish" and node.domain == ""]
-    listed_names = [node.name or "" for node in changed]
+    changed_names = [node.name or "" for node in changed]
     for node in changed:
         source = node.inputs[0]
         assert source is not None
         write_hard_sigmoid(source, node.outputs[0], names, product=True)
-    if not changed:
-        return ()
-    return (f"npu: replaced {len(changed)} HardSwish nodes by x * HardSigmoid(x): {listed(listed_names)}",)
+    return note_on(changed_names, "npu: replaced {count} HardSwish nodes by x * HardSigmoid(x): {nodes}")
 
 
-def sigmoid_to_hard_sigmoid(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ...]:
+def sigmoid_to_hard_sigmoid(model: ir.Model, untouched: Container[str] = ()) -> tuple[Note, ...]:
     """Replace every Sigmoid by ``HardSigmoid(x) = max(0, min(1, x / 6 + 1 / 2))``; the two differ by up to 0.0713."""
     changed = []
     for node in convertible(model, untouched):
@@ -202,14 +211,12 @@ def sigmoid_to_hard_sigmoid(model: ir.Model, untouched: Container[str] = ()) -> 
             node.attributes["alpha"] = ir.AttrFloat32("alpha", ALPHA)
             node.attributes["beta"] = ir.AttrFloat32("beta", BETA)
             changed.append(node.name or "")
-    if not changed:
-        return ()
-    note = (
-        f"npu: replaced {len(changed)} Sigmoid nodes by HardSigmoid(1/6, 0.5), which differs from them by up to 0.07 "
+    message = (
+        "npu: replaced {count} Sigmoid nodes by HardSigmoid(1/6, 0.5), which differs from them by up to 0.07 "
         "and can reduce accuracy a lot if the model was not trained with it; to keep Sigmoid, set "
-        f"prepare.npu.sigmoid_to_hard_sigmoid: false in the recipe: {listed(changed)}"
+        "prepare.npu.sigmoid_to_hard_sigmoid: false in the recipe: {nodes}"
     )
-    return (note,)
+    return note_on(changed, message, NoteKind.IMPORTANT)
 
 
 # The only HardSigmoid that the NPU has is that of HardSwish, whose slope 1/6 it stores as 2731 / 2**14.
@@ -217,7 +224,7 @@ FACTOR = (2731 / 16384) / ALPHA
 _TOLERANCE = 1e-4  # exporters write 1/6 as 0.1666 to 0.16666667
 
 
-def hard_sigmoid(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ...]:
+def hard_sigmoid(model: ir.Model, untouched: Container[str] = ()) -> tuple[Note, ...]:
     """Multiply the result of every HardSigmoid(1/6, 0.5) by (2731/16384) / (1/6) = 1.000122.
 
     HardSigmoid with another slope does not run on the NPU and is not changed.
@@ -230,10 +237,8 @@ def hard_sigmoid(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, 
     ]
     for node in matching:
         multiply_result(node, FACTOR, names)
-    if not matching:
-        return ()
-    which = listed([node.name or "" for node in matching])
-    return (f"npu: multiplied the results of {len(matching)} HardSigmoid nodes by {FACTOR:.7g}: {which}",)
+    message = "npu: multiplied the results of {count} HardSigmoid nodes by {factor:.7g}: {nodes}"
+    return note_on([node.name or "" for node in matching], message, NoteKind.GRAPH, factor=FACTOR)
 
 
 def _is_sixth(node: ir.Node) -> bool:

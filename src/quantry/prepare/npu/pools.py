@@ -20,7 +20,8 @@ from collections.abc import Container
 import onnx_ir as ir
 
 from quantry.graph.edit import FreshNames, constant_of, int_of, multiply_result
-from quantry.prepare.npu.operators import convertible, listed
+from quantry.notes import Note, NoteKind
+from quantry.prepare.npu.operators import convertible, note_on
 
 # Reciprocals k / 2**n that the hardware has for these sides of square kernels.
 _FIXED = {3: (7, 64), 5: (10, 256), 6: (7, 256), 7: (21, 1024), 14: (21, 4096)}
@@ -61,7 +62,7 @@ def spatial_size(value: ir.Value | None) -> tuple[int, int] | None:
     return (height, width) if isinstance(height, int) and isinstance(width, int) else None
 
 
-def average_pool(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ...]:
+def average_pool(model: ir.Model, untouched: Container[str] = ()) -> tuple[Note, ...]:
     """Multiply the result of AveragePool and GlobalAveragePool by `pool_factor` of its kernel, unless that is 1."""
     names = FreshNames(model)
     changed = []
@@ -71,7 +72,7 @@ def average_pool(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, 
         if factor != 1.0:
             multiply_result(node, factor, names)
             changed.append(f"{node.name} ({factor:.7g})")
-    return (f"npu: multiplied the results of {len(changed)} average pools: {listed(changed)}",) if changed else ()
+    return note_on(changed, "npu: multiplied the results of {count} average pools: {nodes}", NoteKind.GRAPH)
 
 
 def _kernel(node: ir.Node) -> tuple[int, int] | None:
@@ -102,7 +103,7 @@ def is_spatial_mean(node: ir.Node) -> bool:
     return sorted(axis % 4 for axis in axes) == [2, 3]
 
 
-def reduce_mean(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ...]:
+def reduce_mean(model: ir.Model, untouched: Container[str] = ()) -> tuple[Note, ...]:
     """Multiply the result of every ReduceMean over height and width by `pool_factor`, unless that is 1."""
     names = FreshNames(model)
     changed = []
@@ -112,10 +113,10 @@ def reduce_mean(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, .
         if factor != 1.0:
             multiply_result(node, factor, names)
             changed.append(f"{node.name} ({factor:.7g})")
-    return (f"npu: multiplied the results of {len(changed)} ReduceMean nodes: {listed(changed)}",) if changed else ()
+    return note_on(changed, "npu: multiplied the results of {count} ReduceMean nodes: {nodes}", NoteKind.GRAPH)
 
 
-def reduce_mean_to_pool(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ...]:
+def reduce_mean_to_pool(model: ir.Model, untouched: Container[str] = ()) -> tuple[Note, ...]:
     """Replace every ReduceMean over height and width that keeps its dimensions by GlobalAveragePool, which is equal."""
     changed = []
     for node in convertible(model, untouched):
@@ -124,32 +125,35 @@ def reduce_mean_to_pool(model: ir.Model, untouched: Container[str] = ()) -> tupl
             node.attributes.clear()
             node.resize_inputs(1)
             changed.append(node.name or "")
-    return (
-        (f"npu: replaced {len(changed)} ReduceMean nodes by GlobalAveragePool: {listed(changed)}",) if changed else ()
-    )
+    return note_on(changed, "npu: replaced {count} ReduceMean nodes by GlobalAveragePool: {nodes}")
 
 
 # The largest number of values that one pool of the NPU averages.
 LARGEST_KERNEL = 512
 
 
-def split_large_pool(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ...]:
+def split_large_pool(model: ir.Model, untouched: Container[str] = ()) -> tuple[Note, ...]:
     """Split every GlobalAveragePool over more than 512 values into AveragePool and GlobalAveragePool."""
     names = FreshNames(model)
-    changed, left = [], []
+    changed, too_large = [], []
     for node in convertible(model, untouched):
         size = spatial_size(node.inputs[0]) if node.op_type == "GlobalAveragePool" and node.domain == "" else None
         if size is None or size[0] * size[1] <= LARGEST_KERNEL:
             continue
         kernel = first_kernel(*size)
         if kernel is None:
-            left.append(node.name or "")
+            too_large.append(node.name or "")
         else:
             _insert(node, size, kernel, names)
             changed.append(node.name or "")
-    done = (f"npu: split {len(changed)} large GlobalAveragePool nodes in two: {listed(changed)}",) if changed else ()
-    why = "no divisors of height and width bring both parts to 512 values"
-    return (*done, *((f"npu: kept {len(left)} large GlobalAveragePool nodes: {why}: {listed(left)}",) if left else ()))
+    return (
+        *note_on(changed, "npu: split {count} large GlobalAveragePool nodes in two: {nodes}"),
+        *note_on(
+            too_large,
+            "npu: kept {count} large GlobalAveragePool nodes: no divisors of height and width bring both parts to 512 "
+            "values: {nodes}",
+        ),
+    )
 
 
 def first_kernel(height: int, width: int) -> tuple[int, int] | None:

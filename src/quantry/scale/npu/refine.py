@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from quantry.errors import InternalError
 from quantry.graph.quant_plan import DerivedBiasPlan, OwnBiasPlan, QuantPlan
+from quantry.notes import Note, NoteKind
 from quantry.numerics.bias import derived_bias_params
 from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.observe import Statistics
@@ -193,21 +194,27 @@ def _sweep(units: Sequence[Unit], positions: dict[str, int], limit: Limit) -> se
     return moved
 
 
-def _notes(moved: Mapping[str, set[str]]) -> tuple[str, ...]:
+def _notes(moved: Mapping[str, set[str]]) -> tuple[Note, ...]:
     counts = [f"{name.replace('_', ' ')} {len(tensors)}" for name, tensors in moved.items() if tensors]
-    return (f"npu: positions moved to satisfy limits: {', '.join(counts)}",) if counts else ()
+    message = "npu: positions moved to satisfy limits: {counts}"
+    return (Note.of(message, NoteKind.GRAPH, counts=", ".join(counts)),) if counts else ()
 
 
 def _broken(
     units: Sequence[Unit], positions: Mapping[str, int], limits: Sequence[Limit], rounds: int
-) -> tuple[str, ...]:
+) -> tuple[Note, ...]:
     found = [(limit, unit, limit.find(unit, positions)) for limit in limits for unit in units]
     broken = [(limit, unit, finding) for limit, unit, finding in found if finding is not None]
     if not broken:
         return ()
     limit, unit, finding = broken[0]
-    note = (
-        f"npu: {len(broken)} limits do not hold after {rounds} rounds (scale.npu.max_rounds); first "
-        f"{limit.name.replace('_', ' ')} of {unit.node}: {finding.values}"
+    note = Note.of(
+        "npu: {count} limits do not hold after {rounds} rounds (scale.npu.max_rounds); first {limit} of {node}: "
+        "{values}",
+        count=len(broken),
+        rounds=rounds,
+        limit=limit.name.replace("_", " "),
+        node=unit.node,
+        values=str(finding.values),
     )
     return (note,)
