@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from quantry.errors import DataError
 from quantry.torchfront import QatOptions, QuantizedModule, capture, float_teacher, qat, quantize_graph
-from quantry.torchfront.held_out import Batches, Gain, HeldOut
+from quantry.torchfront.held_out import Batches, HeldOut, HeldOutImprovement
 
 
 def data(count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -157,13 +157,13 @@ def test_shuffling_loader_of_one_sample_is_trained_on() -> None:
 @pytest.mark.parametrize(
     ("gain", "text"),
     [
-        (Gain(2.0, 1.0, 3, 8, by_sample=True), "on 8 held-out samples from 2 to 1, by 50 %"),
-        (Gain(2.0, 1.0, 3, 2), "on 2 held-out batches from 2"),
-        (Gain(2.0, 1.0, 3, 1), "on 1 held-out batch from 2"),
-        (Gain(2.0, 2.0, 0, 1, trained_on=True), "did not lower the loss on the training batch, 2:"),
+        (HeldOutImprovement(2.0, 1.0, 3, 8, by_sample=True), "on 8 held-out samples from 2 to 1, by 50 %"),
+        (HeldOutImprovement(2.0, 1.0, 3, 2), "on 2 held-out batches from 2"),
+        (HeldOutImprovement(2.0, 1.0, 3, 1), "on 1 held-out batch from 2"),
+        (HeldOutImprovement(2.0, 2.0, 0, 1, trained_on=True), "did not lower the loss on the training batch, 2:"),
     ],
 )
-def test_gain_says_what_was_compared(gain: Gain, text: str) -> None:
+def test_gain_says_what_was_compared(gain: HeldOutImprovement, text: str) -> None:
     assert text in str(gain)
 
 

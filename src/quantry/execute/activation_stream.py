@@ -105,14 +105,14 @@ class ActivationStore:
             if name not in self._files:
                 self._files[name] = tempfile.TemporaryFile(prefix="quantry-", dir=self._directory)  # noqa: SIM115
             file = self._files[name]
-            place = _Place(file.seek(0, 2), array)
+            location = _Place(file.seek(0, 2), array)
             file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         except OSError as error:
             raise StoreError(
                 f"the folder for activations must exist and have room, got {error}; tensor {name!r}; set TMPDIR or "
                 "cache_directory to a larger disk, or use fewer samples"
             ) from error
-        return place
+        return location
 
 
 class _Place:
@@ -159,7 +159,7 @@ class ActivationStream:
 
     def position_of(self, node: str) -> int:
         """Return the position of a node in the order of the graph."""
-        return next(at for at, other in enumerate(self._nodes) if other.name == node)
+        return next(at for at, entry in enumerate(self._nodes) if entry.name == node)
 
     def advance(self, end: int, show: Collection[str] = ()) -> None:
         """Run all nodes before a position that have not run yet.
@@ -177,9 +177,9 @@ class ActivationStream:
             if names:
                 self._run(segment, names)
         self._position = max(end, self._position)
-        kept = {value.name for value in later} | set(show)
+        needed = {value.name for value in later} | set(show)
         for name in self._store:
-            if name not in kept:
+            if name not in needed:
                 self._store.drop(name)
 
     def _run(self, segment: Segment, names: list[str]) -> None:

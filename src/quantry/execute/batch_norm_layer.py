@@ -111,7 +111,7 @@ def fold(weight: Tensor, bias: Tensor | None, norm: Sequence[Tensor], epsilon: f
         norm: gamma, beta, running mean and running variance, each [channels].
         epsilon: Added to the variance.
     """
-    gamma, beta, mean, variance = (part.double() for part in norm)
+    gamma, beta, mean, variance = (tensor.double() for tensor in norm)
     factor = gamma / torch.sqrt(variance + epsilon)
     offset = beta - mean * factor
     tall = (-1,) + (1,) * (weight.dim() - 1)

@@ -38,7 +38,7 @@ class ControlFlow(nn.Module):  # type: ignore[misc]
     def _unrun(self, values: Sequence[Tensor]) -> list[Tensor]:
         """Return what is stacked if the graph never runs, on the device of the given tensors."""
         device = next((value.device for value in values), None)
-        return [one.to(device) for one in self._nothing]
+        return [empty.to(device) for empty in self._nothing]
 
     def _given(self, results: Sequence[Any]) -> Any:
         return results[0] if self._is_single else tuple(results)
@@ -72,9 +72,9 @@ class Rounds(ControlFlow):
         rows: list[list[Any]] = []
         goes_on = condition is None or bool(condition)
         while goes_on and (limit is None or len(rows) < int(limit)):
-            made = self._run(self._graphs[0], torch.tensor(len(rows)), torch.tensor(goes_on), *states, *outer)
-            goes_on, states = bool(made[0]), made[1 : 1 + self._states]
-            rows.append(made[1 + self._states :])
+            results = self._run(self._graphs[0], torch.tensor(len(rows)), torch.tensor(goes_on), *states, *outer)
+            goes_on, states = bool(results[0]), results[1 : 1 + self._states]
+            rows.append(results[1 + self._states :])
         stacked = [torch.stack(entries) for entries in zip(*rows, strict=True)] if rows else self._unrun(values)
         return self._given([*states, *stacked])
 
@@ -103,10 +103,10 @@ class Slices(ControlFlow):
             for value, (axis, backwards) in zip(values[self._states : end], self._inputs, strict=True)
         ]
         rows: list[list[Any]] = []
-        for parts in zip(*slices, strict=True):
-            made = self._run(self._graphs[0], *states, *parts, *values[end:])
-            states = made[: self._states]
-            rows.append(made[self._states :])
+        for step in zip(*slices, strict=True):
+            results = self._run(self._graphs[0], *states, *step, *values[end:])
+            states = results[: self._states]
+            rows.append(results[self._states :])
         stacked = [
             torch.stack(entries[:: -1 if backwards else 1], axis)
             for entries, (axis, backwards) in zip(zip(*rows, strict=True), self._outputs, strict=False)
@@ -126,12 +126,12 @@ def outer_tensors(body: ir.Graph) -> list[ir.Value]:
 def _nothing(node: ir.Node, axes: Sequence[int]) -> list[Tensor]:
     """Return what a node stacks along these axes if its body never runs; sizes that are not declared are 0."""
     results = list(body_of(node, "body").outputs)
-    found = []
+    tensors = []
     for value, axis in zip(results[len(results) - len(axes) :], axes, strict=True):
         sizes = [size if isinstance(size, int) else 0 for size in value.shape or ()]
         dtype = np.float32 if value.dtype is None else value.dtype.numpy()
-        found.append(torch.from_numpy(np.zeros(sizes, dtype)).unsqueeze(axis).narrow(axis, 0, 0))
-    return found
+        tensors.append(torch.from_numpy(np.zeros(sizes, dtype)).unsqueeze(axis).narrow(axis, 0, 0))
+    return tensors
 
 
 def _ways(node: ir.Node, prefix: str, count: int) -> list[tuple[int, bool]]:

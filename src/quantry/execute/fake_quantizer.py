@@ -147,8 +147,8 @@ class FakeQuantizer(nn.Module):  # type: ignore[misc]
         return []
 
     def _observe(self, values: Tensor) -> None:
-        seen = values.float().movedim(self.axis, 0).flatten(1) if self.axis is not None else values.float().flatten()
-        now = torch.stack([seen.amin(-1), seen.amax(-1)])
+        rows = values.float().movedim(self.axis, 0).flatten(1) if self.axis is not None else values.float().flatten()
+        now = torch.stack([rows.amin(-1), rows.amax(-1)])
         # All of a weight is seen at every step, so its range is exact. Activations are averaged over batches.
         if self.observed is not None and not self.constant:
             now = self.observed + _AVERAGE * (now - self.observed)
@@ -186,8 +186,8 @@ class FakeQuantizer(nn.Module):  # type: ignore[misc]
 
     def extra_repr(self) -> str:
         """Return type, granularity and switches."""
-        where = "" if self.axis is None else f", axis={self.axis}"
-        return f"{self.dtype.value}{where}, {self.gradient.value}{'' if self.enabled else ', off'}"
+        axis = "" if self.axis is None else f", axis={self.axis}"
+        return f"{self.dtype.value}{axis}, {self.gradient.value}{'' if self.enabled else ', off'}"
 
 
 class FloatCast(nn.Module):  # type: ignore[misc]

@@ -130,14 +130,14 @@ class GraphBuilder:
         graph = self._definition.model.model.graph
         inputs = [value for value in graph.inputs if value.name not in graph.initializers]
         fixed = self._definition.arguments
-        for place in range(len(inputs) + len(fixed)):
-            if place in fixed:
-                given = self.graph.placeholder(f"fixed_{place}")
-                self.graph.call_function(checked_constant, (given, fixed[place], place))
+        for position in range(len(inputs) + len(fixed)):
+            if position in fixed:
+                argument = self.graph.placeholder(f"fixed_{position}")
+                self.graph.call_function(checked_constant, (argument, fixed[position], position))
             else:
                 value = inputs.pop(0)
-                given = self.graph.placeholder(_identifier(value.name or ""))
-                self._add(value, self.graph.call_function(checked_input, (given, value.name, _sizes(value))))
+                argument = self.graph.placeholder(_identifier(value.name or ""))
+                self._add(value, self.graph.call_function(checked_input, (argument, value.name, _sizes(value))))
         for node in graph:
             self._node(node)
         leaves: list[Any] = [self._tensor(value, "") for value in graph.outputs]
@@ -232,18 +232,18 @@ class GraphBuilder:
     def _control_flow(self, node: ir.Node) -> None:
         bodies = [body_of(node, attribute) for attribute in BODY_ATTRIBUTES[node.op_type]]
         used = dict.fromkeys(value for body in bodies for value in outer_tensors(body))
-        given = (*node.inputs, *used)
-        outer = [None if value is None else self._tensor(value, node.name or "") for value in given]
+        read = (*node.inputs, *used)
+        outer = [None if value is None else self._tensor(value, node.name or "") for value in read]
         module = CONTROL_FLOW[node.op_type](node, [self._body(body, (*body.inputs, *used)) for body in bodies])
         path = self._attach_module(f"operators.{_identifier(node.name or node.op_type)}", module)
         self._add_results(node, self.graph.call_module(path, tuple(outer)))
 
-    def _body(self, body: ir.Graph, given: Sequence[ir.Value]) -> fx.Graph:
+    def _body(self, body: ir.Graph, arguments: Sequence[ir.Value]) -> fx.Graph:
         """Build a graph inside a node."""
         enclosing = self.graph, self._tensors, self._constants, self._for_reader
         self.graph, self._tensors, self._constants, self._for_reader = fx.Graph(), {}, {}, {}
-        for number, value in enumerate(given):
-            self._tensors[value.name or ""] = self.graph.placeholder(f"given_{number}")
+        for number, value in enumerate(arguments):
+            self._tensors[value.name or ""] = self.graph.placeholder(f"argument_{number}")
         for node in body:
             self._node(node)
         self.graph.output(tuple(self._tensor(value, "") for value in body.outputs))
@@ -273,7 +273,8 @@ class GraphBuilder:
             self._constant_quantizer(weight),
             self._constant_quantizer(bias),
         )
-        path = self._attach_module(f"{_parent(weight)}quantized_layer", layer)
+        holder, dot, _ = weight.rpartition(".")
+        path = self._attach_module(f"{holder}{dot}quantized_layer", layer)
         self._layers[weight] = path
         self._attached |= {weight: f"{path}.weight_quantizer", bias: f"{path}.bias_quantizer"}
         names = (weight, norm.layer_bias, *norm.norm)
@@ -319,15 +320,12 @@ class GraphBuilder:
 
     def _quantized(self, key: str, node: fx.Node, quantizer: nn.Module | None = None) -> fx.Node:
         if key not in self._attached:
-            known = quantizer or self._activation_quantizer(key)
-            self._quantizers[key] = known
-            self._attached[key] = self._attach_module(f"{_QUANTIZERS}.{_identifier(key)}", known)
+            planned = self._view.get(key)
+            assert planned is not None
+            module = quantizer or self._make(planned, constant=False)
+            self._quantizers[key] = module
+            self._attached[key] = self._attach_module(f"{_QUANTIZERS}.{_identifier(key)}", module)
         return self.graph.call_module(self._attached[key], (node,))
-
-    def _activation_quantizer(self, key: str) -> nn.Module:
-        quantizer = self._view.get(key)
-        assert quantizer is not None
-        return self._make(quantizer, constant=False)
 
     def _constant_quantizer(self, name: str) -> nn.Module:
         quantizer = self._view.get(name)
@@ -336,11 +334,7 @@ class GraphBuilder:
         if quantizer.derived is not None:
             source, weight = (self._view.source(name) for name in (quantizer.derived.input, quantizer.derived.weight))
             return DerivedBias(self._found(source), self._found(weight))
-        return self._kept(name, self._make(quantizer, constant=True))
-
-    def _kept(self, name: str, quantizer: nn.Module) -> nn.Module:
-        self._quantizers.setdefault(name, quantizer)
-        return self._quantizers[name]
+        return self._quantizers.setdefault(name, self._make(quantizer, constant=True))
 
     def _found(self, name: str) -> FakeQuantizer:
         quantizer = self._quantizers[name]
@@ -368,8 +362,8 @@ class GraphBuilder:
             self._paths[name] = path
         return self.graph.get_attr(self._paths[name])
 
-    def _attach_module(self, wanted: str, module: nn.Module) -> str:
-        path = self._free(wanted)
+    def _attach_module(self, preferred: str, module: nn.Module) -> str:
+        path = self._free(preferred)
         holder, leaf = self._holder(path)
         holder.add_module(leaf, module)
         return path
@@ -377,22 +371,22 @@ class GraphBuilder:
     def _holder(self, path: str) -> tuple[nn.Module, str]:
         holder = self.root
         *parents, leaf = path.split(".")
-        for part in parents:
-            child = getattr(holder, part, None)
+        for parent in parents:
+            child = getattr(holder, parent, None)
             if child is None:
                 child = nn.Module()
-                holder.add_module(part, child)
+                holder.add_module(parent, child)
             holder = child
         return holder, leaf
 
-    def _free(self, wanted: str) -> str:
+    def _free(self, preferred: str) -> str:
         """Return an unused dotted path that is neither inside nor above a used one."""
-        path, count = re.sub(r"[^0-9A-Za-z_.]", "_", wanted).strip("."), 1
+        path, count = re.sub(r"[^0-9A-Za-z_.]", "_", preferred).strip("."), 1
         # A part named "to" or "train" would hide a method of the module that holds it.
-        parts = [f"{part}_" if hasattr(nn.Module, part) else part for part in path.split(".") if part]
-        path = ".".join(parts) or "constant"
+        names = [f"{name}_" if hasattr(nn.Module, name) else name for name in path.split(".") if name]
+        path = ".".join(names) or "constant"
         base = path
-        while path in self._taken or any(path.startswith(f"{other}.") for other in self._paths.values()):
+        while path in self._taken or any(path.startswith(f"{used}.") for used in self._paths.values()):
             count += 1
             path = f"{base.replace('.', '_') if path != base else base}_{count}"
         self._taken |= {path, *(path[: match.start()] for match in re.finditer(r"\.", path))}
@@ -410,7 +404,3 @@ def _sizes(value: ir.Value) -> list[int | None] | None:
 def _identifier(name: str) -> str:
     cleaned = re.sub(r"\W", "_", name)
     return f"_{cleaned}" if not cleaned or cleaned[0].isdigit() else cleaned
-
-
-def _parent(name: str) -> str:
-    return name.rpartition(".")[0] + "." if "." in name else ""

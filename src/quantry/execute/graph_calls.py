@@ -35,7 +35,13 @@ class LevelTable(nn.Module):  # type: ignore[misc]
         super().__init__()
         levels = np.arange(params.lowest, params.highest + 1)
         inputs = (levels - int(params.zero_point)).astype(np.float32) * params.scale
-        self.register_buffer("values", torch.from_numpy(_computed(node, inputs, opset)))
+        x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(inputs.shape))
+        copy = ir.node(node.op_type, [x], attributes=dict(node.attributes))
+        result = copy.outputs[0]
+        result.name, result.type, result.shape = "y", x.type, x.shape
+        graph = ir.Graph([x], [result], nodes=[copy], opset_imports={"": opset}, name="table")
+        session = simulation_session(ir.Model(graph, ir_version=8), threads=1)
+        self.register_buffer("values", torch.from_numpy(run_session(session, {"x": inputs})["y"]))
         self.register_buffer("scale", torch.tensor(params.scale))
         self._shift = int(params.zero_point) - params.lowest
 
@@ -64,16 +70,6 @@ def is_tabulated(node: ir.Node, params: TensorParams | None) -> bool:
     return node.op_type in TABULATED and params is not None and params.axis is None and params.dtype.bits <= 8
 
 
-def _computed(node: ir.Node, inputs: np.ndarray, opset: int) -> np.ndarray:
-    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(inputs.shape))
-    copy = ir.node(node.op_type, [x], attributes=dict(node.attributes))
-    result = copy.outputs[0]
-    result.name, result.type, result.shape = "y", x.type, x.shape
-    graph = ir.Graph([x], [result], nodes=[copy], opset_imports={"": opset}, name="table")
-    session = simulation_session(ir.Model(graph, ir_version=8), threads=1)
-    return run_session(session, {"x": inputs})["y"]
-
-
 def checked_input(value: Tensor, name: str, sizes: Sequence[int | None] | None) -> Tensor:
     """Return an input unchanged if it has the sizes that the graph was captured with.
 
@@ -92,29 +88,29 @@ def checked_input(value: Tensor, name: str, sizes: Sequence[int | None] | None) 
         raise DataError(f"input {name!r} must be a tensor, got {type(value).__name__}; in QuantizedModule")
     if sizes is None or (
         len(value.shape) == len(sizes)
-        and all(wanted is None or wanted == given for wanted, given in zip(sizes, value.shape, strict=True))
+        and all(required is None or required == actual for required, actual in zip(sizes, value.shape, strict=True))
     ):
         return value
-    shown = ", ".join("any" if size is None else str(size) for size in sizes)
+    listed = ", ".join("any" if size is None else str(size) for size in sizes)
     raise DataError(
-        f"input {name!r} must have the sizes it was captured with, [{shown}], got {list(value.shape)}; capture the "
+        f"input {name!r} must have the sizes it was captured with, [{listed}], got {list(value.shape)}; capture the "
         "model with dynamic_shapes for sizes that vary; in QuantizedModule"
     )
 
 
-def checked_constant(value: object, captured: object, place: int) -> None:
+def checked_constant(value: object, captured: object, index: int) -> None:
     """Raise if an argument that is not a tensor differs from the captured one, which is a constant of the graph.
 
     Args:
         value: The argument.
         captured: Its value at the capture.
-        place: Its position among the arguments.
+        index: Its position among the arguments.
 
     Raises:
         DataError: The values differ.
     """
     if type(value) is not type(captured) or value != captured:
         raise DataError(
-            f"argument {place} must be what it was at the capture, {captured!r}, got {value!r}; capture the model "
+            f"argument {index} must be what it was at the capture, {captured!r}, got {value!r}; capture the model "
             "again with the new value; in QuantizedModule"
         )

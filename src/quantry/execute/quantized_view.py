@@ -164,9 +164,9 @@ class QuantizedView:
             tensor: Name of an activation, a weight or a bias.
             node: Name of the node; the empty name reads what a user of the model's outputs reads.
         """
-        own = self._by_name.get(tensor)
+        tensor_quantizer = self._by_name.get(tensor)
         converted = self._converted.get((tensor, node))
-        return tuple(entry for entry in (own, converted) if entry is not None and entry.reads(node))
+        return tuple(entry for entry in (tensor_quantizer, converted) if entry is not None and entry.reads(node))
 
     def keeps_grid(self, value: ir.Value) -> bool:
         """Return whether a tensor only moves values that already lie on its grid.
@@ -176,10 +176,10 @@ class QuantizedView:
         """
         quantizer, producer = self._by_name.get(value.name or ""), value.producer()
         source = None if producer is None else producer.inputs[0]
-        before = None if source is None else self._by_name.get(source.name or "")
-        if quantizer is None or before is None or quantizer.source == quantizer.name:
+        source_quantizer = None if source is None else self._by_name.get(source.name or "")
+        if quantizer is None or source_quantizer is None or quantizer.source == quantizer.name:
             return False
-        return before.source == quantizer.source
+        return source_quantizer.source == quantizer.source
 
     def round(self, tensor: str, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return what is left of a tensor's values after its own quantizer, or the values where it stays float."""
@@ -198,10 +198,10 @@ class QuantizedView:
             if source in changed:
                 tensors[name] = changed[source]
         for bias in self.biases:
-            parts = bias.derived
+            factors = bias.derived
             # Other biases keep their parameters, which the limits of an NPU may have moved off the product of scales.
-            if parts is not None and changed.keys() & {self.source(parts.input), self.source(parts.weight)}:
-                tensors[bias.name] = derived_bias_params(tensors[parts.input], tensors[parts.weight])
+            if factors is not None and changed.keys() & {self.source(factors.input), self.source(factors.weight)}:
+                tensors[bias.name] = derived_bias_params(tensors[factors.input], tensors[factors.weight])
         return QuantizedView(self.plan, replace(self.params, tensors=tensors))
 
     def source(self, name: str) -> str:

@@ -61,8 +61,8 @@ class Simulation:
     def set_constant(self, name: str, values: npt.NDArray[np.float32]) -> None:
         """Replace the values of a weight or a bias; they are rounded as the emit stage will round them."""
         target = self.rounded.get(name, name)
-        kept = self.view.round(name, values) if name in self.rounded else values
-        self.model.graph.initializers[target].const_value = tensor_from_array(kept, target)
+        rounded = self.view.round(name, values) if name in self.rounded else values
+        self.model.graph.initializers[target].const_value = tensor_from_array(rounded, target)
 
 
 def simulate(
@@ -211,8 +211,8 @@ class _Writer:
         bounds = [self._constant(f"{name}_low", np.asarray(low)), self._constant(f"{name}_high", np.asarray(high))]
         return self._node("Clip", [value, *bounds], {}, ir.DataType.FLOAT)
 
-    def _constant(self, wanted: str, values: npt.NDArray[np.generic]) -> ir.Value:
-        value = new_initializer(self._names.value(wanted), values)
+    def _constant(self, preferred: str, values: npt.NDArray[np.generic]) -> ir.Value:
+        value = new_initializer(self._names.value(preferred), values)
         self._graph.register_initializer(value)
         return value
 

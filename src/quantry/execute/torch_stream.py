@@ -46,15 +46,15 @@ class NodeRunner:
         """Drop the cached constants."""
         self._constants.clear()
 
-    def run(self, nodes: Sequence[ir.Node], inputs: Mapping[str, Any], wanted: Collection[str]) -> dict[str, Any]:
+    def run(self, nodes: Sequence[ir.Node], inputs: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
         """Return some outputs of nodes.
 
         Args:
             nodes: The nodes, in order.
             inputs: Tensors that they read but do not compute.
-            wanted: Names of tensors to return.
+            names: Names of tensors to return.
         """
-        values, keep = dict(inputs), frozenset(wanted)
+        values, keep = dict(inputs), frozenset(names)
         last = {value.name: at for at, node in enumerate(nodes) for value in values_used(node)}
         with torch.no_grad():
             for at, node in enumerate(nodes):
@@ -65,20 +65,25 @@ class NodeRunner:
                     name = used.name if used is not None else None
                     if name is not None and last.get(name) == at and name not in keep:
                         values.pop(name, None)
-        return {name: values[name] for name in wanted}
+        return {name: values[name] for name in names}
 
     def _apply(self, node: ir.Node, values: Mapping[str, Any]) -> tuple[Any, ...]:
         if node.domain == CONTRIB:
-            given = [self._value(values, node, value).to(self._device) for value in node.inputs if value is not None]
-            return (_quantized(node, given) if node.op_type == _PAIR[0] else _restored(given),)
+            arguments = [
+                self._value(values, node, value).to(self._device) for value in node.inputs if value is not None
+            ]
+            if node.op_type == _PAIR[0]:
+                return (_quantized(node, arguments),)
+            integers, scale, zero_point = arguments
+            return ((integers.float() - zero_point) * scale,)
         if node not in self._calls:
             self._calls[node] = torch_call(node, self._opset, keep_batch=True)
         call = self._calls[node]
-        given = [
+        arguments = [
             self._value(values, node, value) if value is not None and call.reads(index) else None
             for index, value in enumerate(node.inputs)
         ]
-        outputs = call(call.on_device(given, self._device))
+        outputs = call(call.on_device(arguments, self._device))
         return outputs if isinstance(outputs, tuple) else (outputs,)
 
     def _value(self, values: Mapping[str, Any], node: ir.Node, value: ir.Value) -> Any:
@@ -102,19 +107,14 @@ def reason_against(model: ir.Model) -> str | None:
     return next((reason for reason in reasons if reason is not None), None)
 
 
-def _quantized(node: ir.Node, given: list[Any]) -> Any:
-    values, scale, zero_point = given
+def _quantized(node: ir.Node, arguments: list[Any]) -> Any:
+    values, scale, zero_point = arguments
     kind = node.inputs[2].const_value.numpy().dtype  # type: ignore[union-attr]
     bounds = np.iinfo(kind)
     # In float32, because the difference of an int8 limit and an int8 zero point would overflow int8.
     offset = zero_point.float()
     levels = round_and_clip(values / scale, int(bounds.min) - offset, int(bounds.max) - offset) + offset
     return levels.to(_HELD.get(kind, torch.int32))
-
-
-def _restored(given: list[Any]) -> Any:
-    integers, scale, zero_point = given
-    return (integers.float() - zero_point) * scale
 
 
 _PART_AT_ONCE, _LARGER = 0.25, 32
@@ -141,14 +141,14 @@ class TensorSamples:
         self.device = device
         self.chunks: list[range] = []
         self.tensors: list[Tensors] = []
-        moved = [{name: torch.from_numpy(array.copy()).to(device) for name, array in one.items()} for one in data]
+        moved = [{name: torch.from_numpy(array.copy()).to(device) for name, array in sample.items()} for sample in data]
         together = self._together(moved, model)
         while moved:
-            count = next((at for at, one in enumerate(moved) if _shapes(one) != _shapes(moved[0])), len(moved))
-            chosen, moved = moved[: min(count, together)], moved[min(count, together) :]
+            count = next((at for at, sample in enumerate(moved) if _shapes(sample) != _shapes(moved[0])), len(moved))
+            batch, moved = moved[: min(count, together)], moved[min(count, together) :]
             first = self.chunks[-1].stop if self.chunks else 0
-            self.chunks.append(range(first, first + len(chosen)))
-            self.tensors.append(joined(chosen))
+            self.chunks.append(range(first, first + len(batch)))
+            self.tensors.append(joined(batch))
 
     def _together(self, samples: Sequence[Tensors], model: ir.Model) -> int:
         nodes, names, runner = list(model.graph), _fed_names(model), NodeRunner(model, self.device)
@@ -158,11 +158,11 @@ class TensorSamples:
         return max(1, room_of(self.device, _PART_AT_ONCE) // max(1, _LARGER * largest))
 
 
-def room_of(device: str, part: float) -> int:
+def room_of(device: str, share: float) -> int:
     """Return a share of a device's memory in bytes."""
     if torch.device(device).type != "cuda":
         return _CPU_BYTES
-    return int(torch.cuda.get_device_properties(device).total_memory * part)
+    return int(torch.cuda.get_device_properties(device).total_memory * share)
 
 
 def _shapes(sample: Tensors) -> dict[str, Any]:
@@ -225,18 +225,20 @@ class TorchStream:
             show: Names of tensors to keep until the next call even if no node reads them.
         """
         nodes = self._nodes[self._position : end]
-        kept = {value.name or "" for value, use in self._last_use.items() if use >= end} | set(show)
+        needed = {value.name or "" for value, use in self._last_use.items() if use >= end} | set(show)
         if nodes:
-            given = [name for name in self._names() if any(name == v.name for node in nodes for v in values_used(node))]
-            made = [v.name for node in nodes for v in node.outputs if v.name and v.name in kept]
+            inputs = [
+                name for name in self._names() if any(name == v.name for node in nodes for v in values_used(node))
+            ]
+            outputs = [v.name for node in nodes for v in node.outputs if v.name and v.name in needed]
             for number in range(len(self._chunks)):
-                found = self._runner.run(nodes, {name: self.chunk(name, number) for name in given}, made)
-                for name, tensor in found.items():
+                results = self._runner.run(nodes, {name: self.chunk(name, number) for name in inputs}, outputs)
+                for name, tensor in results.items():
                     self._put(name, number, tensor)
         self._runner.forget()
         self._position = max(end, self._position)
         for name in self._names():
-            if name not in kept:
+            if name not in needed:
                 self._drop(name)
 
     def tensors(self, name: str) -> Iterator[tuple[Sequence[int], Any]]:
@@ -275,8 +277,8 @@ class TorchStream:
 
     def chunk(self, name: str, number: int) -> Any:
         """Return a tensor that is still kept, for one batch."""
-        held = self._held.get(name, {}).get(number)
-        return torch.from_numpy(np.array(self._store.get(name, number))).to(self.device) if held is None else held
+        tensor = self._held.get(name, {}).get(number)
+        return torch.from_numpy(np.array(self._store.get(name, number))).to(self.device) if tensor is None else tensor
 
     def _drop(self, name: str) -> None:
         for tensor in self._held.pop(name, {}).values():

@@ -96,11 +96,11 @@ class TrainableGraph:
         """Return logarithms of scales, except of groups, of biases, and of what the plan fixes."""
         scales: dict[str, nn.Parameter] = {}
         for quantizer in self.view:
-            part = self._quantizers.get(quantizer.source)
-            if not isinstance(part, FakeQuantizer) or quantizer.role is Role.BIAS or quantizer.fixed:
+            module = self._quantizers.get(quantizer.source)
+            if not isinstance(module, FakeQuantizer) or quantizer.role is Role.BIAS or quantizer.fixed:
                 continue
-            if part.group is None and quantizer.source not in frozen and quantizer.source not in scales:
-                (scales[quantizer.source],) = part.learn(Gradient.TQT)
+            if module.group is None and quantizer.source not in frozen and quantizer.source not in scales:
+                (scales[quantizer.source],) = module.learn(Gradient.TQT)
         return scales
 
     def run(self, inputs: Mapping[str, Any], *, quantized: bool) -> Tensors:
@@ -123,7 +123,7 @@ class TrainableGraph:
         """Return the parameters of all tensors whose scale was trained, and of biases derived from them."""
         start = self.view.params.tensors
         quantizers = {name: self._quantizers[name] for name in self.log2_scales}
-        scales = {name: part.params() for name, part in quantizers.items() if isinstance(part, FakeQuantizer)}
+        scales = {name: module.params() for name, module in quantizers.items() if isinstance(module, FakeQuantizer)}
         trained = self.view.with_scales(scales).params.tensors
         return {name: params for name, params in trained.items() if params is not start[name]}
 
@@ -192,9 +192,9 @@ class SampleBatches:
         self._device = device
         first = next(iter(data))
         lengths = lengths_of(first, data.inputs)
-        held = _COPIES * sum(kind.nbytes(lengths) for kind in tensor_types(model).values())
+        nbytes = _COPIES * sum(kind.nbytes(lengths) for kind in tensor_types(model).values())
         budget = _CPU_BYTES if device == "cpu" else _GPU_SHARE * torch.cuda.get_device_properties(device).total_memory
-        self.together = max(1, int(budget // max(1, held))) if self._joins(graph) else 1
+        self.together = max(1, int(budget // max(1, nbytes))) if self._joins(graph) else 1
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -232,22 +232,22 @@ class InterpretablePart:
 
 def interpretable_part(model: ir.Model) -> InterpretablePart:
     """Return the part of a model that can be trained end to end."""
-    known: set[ir.Value] = set(model.graph.inputs)
+    computable: set[ir.Value] = set(model.graph.inputs)
     nodes: list[ir.Node] = []
     ends: dict[ir.Value, None] = {}
     reasons: dict[str, list[str]] = {}
     for node in model.graph:
         used = [value for value in values_used(node) if not value.is_initializer()]
         reason = interpretable(node)
-        if reason is None and all(value in known for value in used):
+        if reason is None and all(value in computable for value in used):
             nodes.append(node)
-            known.update(node.outputs)
+            computable.update(node.outputs)
             continue
         if reason is not None:
             reasons.setdefault(reason, []).append(node.name or "")
-        ends.update(dict.fromkeys(value for value in used if value in known and value.producer() is not None))
+        ends.update(dict.fromkeys(value for value in used if value in computable and value.producer() is not None))
     ends.update(
-        dict.fromkeys(value for value in model.graph.outputs if value in known and value.producer() is not None)
+        dict.fromkeys(value for value in model.graph.outputs if value in computable and value.producer() is not None)
     )
     message = "training ends before {count} nodes, such as {node!r}: {reason}"
     notes = tuple(Note.of(message, count=len(names), node=names[0], reason=reason) for reason, names in reasons.items())
@@ -256,7 +256,7 @@ def interpretable_part(model: ir.Model) -> InterpretablePart:
 
 def _targets(ends: Sequence[ir.Value]) -> tuple[str, ...]:
     """Return the tensors that some tensors are put together from."""
-    found: dict[str, None] = {}
+    targets: dict[str, None] = {}
     pending = list(ends)
     while pending:
         value = pending.pop(0)
@@ -266,7 +266,7 @@ def _targets(ends: Sequence[ir.Value]) -> tuple[str, ...]:
         row = facts(producer)
         if row.family is Family.JOIN or row.copies is Copies.EACH_ONCE:
             data = producer.inputs if row.family is Family.JOIN else producer.inputs[:1]
-            pending += [part for part in data if part is not None and not part.is_initializer()]
+            pending += [source for source in data if source is not None and not source.is_initializer()]
         elif value.dtype == ir.DataType.FLOAT:
-            found[value.name] = None
-    return tuple(found)
+            targets[value.name] = None
+    return tuple(targets)

@@ -322,11 +322,11 @@ def _no_global_config() -> QLayerConfig:
     )
 
 
-def _layers(given: Mapping[str, Any]) -> dict[str, QLayerConfig | None]:
+def _layers(configurations: Mapping[str, Any]) -> dict[str, QLayerConfig | None]:
     """Return configurations of layers from plain data."""
-    if not isinstance(given, Mapping):
-        raise RecipeError(f"configurations of layers must be a dictionary, got {given!r}")
-    return {name: None if one is None else QLayerConfig.from_dict(one) for name, one in given.items()}
+    if not isinstance(configurations, Mapping):
+        raise RecipeError(f"configurations of layers must be a dictionary, got {configurations!r}")
+    return {name: None if layer is None else QLayerConfig.from_dict(layer) for name, layer in configurations.items()}
 
 
 @dataclass(frozen=True)
@@ -435,11 +435,11 @@ Config = QConfig
 """The older name of `QConfig`."""
 
 
-def _listed(given: Any) -> tuple[Any, ...]:
+def _listed(entries: Any) -> tuple[Any, ...]:
     """Return one entry, several or None as a tuple."""
-    if given is None:
+    if entries is None:
         return ()
-    return tuple(given) if isinstance(given, list | tuple | set | frozenset) else (given,)
+    return tuple(entries) if isinstance(entries, list | tuple | set | frozenset) else (entries,)
 
 
 def _stored_algorithm(entry: Any) -> Any:

@@ -98,22 +98,22 @@ REFUSED: Mapping[Enum, str] = {
 """Members that are known but not supported, and why."""
 
 
-def check_member(member: object, kind: type[Enum], where: str) -> None:
+def check_member(member: object, kind: type[Enum], option: str) -> None:
     """Reject values that are not members, and members that are not supported.
 
     Args:
         member: The value.
         kind: The enumeration.
-        where: Name of the field.
+        option: Name of the field.
 
     Raises:
         RecipeError: The value cannot be used; the message says why.
     """
     if not isinstance(member, kind):
-        names = ", ".join(known.name for known in kind if known not in REFUSED)
-        raise RecipeError(f"{where} must be a {kind.__name__} ({names}), got {member!r}")
+        names = ", ".join(entry.name for entry in kind if entry not in REFUSED)
+        raise RecipeError(f"{option} must be a {kind.__name__} ({names}), got {member!r}")
     if member in REFUSED:
-        raise RecipeError(f"{where} cannot be {kind.__name__}.{member.name}: {REFUSED[member]}")
+        raise RecipeError(f"{option} cannot be {kind.__name__}.{member.name}: {REFUSED[member]}")
 
 
 TQTThresholdInitMeth = Enum("TQTThresholdInitMeth", {"_MAX": "_MAX", "_3SD": "_3SD", "_KL_J": "_KL_J"})
@@ -194,9 +194,9 @@ def _observer(
 ) -> type[ObserverBase]:
     """Return an observer class; it is only a name for its attributes."""
     attributes = {"__doc__": doc, "__module__": __name__, "scheme": scheme, "method": method or MinMax(), **flags}
-    made = _ObserverType(name, (ObserverBase,), attributes)
-    assert issubclass(made, ObserverBase)
-    return made
+    observer = _ObserverType(name, (ObserverBase,), attributes)
+    assert issubclass(observer, ObserverBase)
+    return observer
 
 
 _CHANNEL = QSchemeType.per_channel
@@ -276,7 +276,7 @@ def observer_named(name: str) -> type[ObserverBase]:
     Raises:
         RecipeError: There is no such observer.
     """
-    known = {one.__name__: one for one in ObserverBase.__subclasses__()}
-    if not isinstance(name, str) or name not in known:
-        raise RecipeError(f"observer_cls must be an observer, got {name!r}{nearest_spelling(str(name), known)}")
-    return known[name]
+    observers = {observer.__name__: observer for observer in ObserverBase.__subclasses__()}
+    if not isinstance(name, str) or name not in observers:
+        raise RecipeError(f"observer_cls must be an observer, got {name!r}{nearest_spelling(str(name), observers)}")
+    return observers[name]

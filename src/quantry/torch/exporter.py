@@ -35,8 +35,8 @@ class JsonExporterConfig(KnownArguments):
     pack_method: str = "reorder"
 
     def __post_init__(self) -> None:
-        given = (self.weight_merge_groups, tuple(self.kv_cache_group), self.min_kv_scale)
-        if given != (None, (), 0.0) or (self.weight_format, self.pack_method) != ("real_quantized", "reorder"):
+        values = (self.weight_merge_groups, tuple(self.kv_cache_group), self.min_kv_scale)
+        if values != (None, (), 0.0) or (self.weight_format, self.pack_method) != ("real_quantized", "reorder"):
             raise RecipeError(f"JsonExporterConfig must have its defaults for export to ONNX, got {self}")
 
 

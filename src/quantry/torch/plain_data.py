@@ -24,9 +24,9 @@ class PlainData:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration as plain data, in which enumerations and classes are names."""
-        names = [one.name for one in fields(self)]  # type: ignore[arg-type]
-        named = {name: getattr(self, name) for name in names if name not in self.omitted}
-        return {name: plain(value) for name, value in named.items()} | dict(self.added)
+        names = [entry.name for entry in fields(self)]  # type: ignore[arg-type]
+        values = {name: getattr(self, name) for name in names if name not in self.omitted}
+        return {name: plain(value) for name, value in values.items()} | dict(self.added)
 
     @classmethod
     def from_dict(cls, config_dict: Mapping[str, Any]) -> Self:
@@ -40,18 +40,18 @@ class PlainData:
         """
         if not isinstance(config_dict, Mapping):
             raise RecipeError(f"{cls.__name__}.from_dict must be given a dictionary, got {config_dict!r}")
-        known = [one.name for one in fields(cls)]  # type: ignore[arg-type]
-        given = {}
+        names = [entry.name for entry in fields(cls)]  # type: ignore[arg-type]
+        values = {}
         for name, value in config_dict.items():
             if name in cls.added:
                 continue
-            if name not in known:
+            if name not in names:
                 raise RecipeError(
-                    f"{cls.__name__}.from_dict must be given fields, got {name!r}{nearest_spelling(name, known)}"
+                    f"{cls.__name__}.from_dict must be given fields, got {name!r}{nearest_spelling(name, names)}"
                 )
             if value is not None:
-                given[name] = cls.readers[name](value) if name in cls.readers else value
-        return cls(**given)
+                values[name] = cls.readers[name](value) if name in cls.readers else value
+        return cls(**values)
 
 
 def plain(value: Any) -> Any:
@@ -69,8 +69,8 @@ def plain(value: Any) -> Any:
     if is_dataclass(value):
         return {"name": type(value).__name__, **encode(value, type(value))}
     if isinstance(value, Mapping):
-        return {key.__name__ if isinstance(key, type) else key: plain(one) for key, one in value.items()}
-    return [plain(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key.__name__ if isinstance(key, type) else key: plain(entry) for key, entry in value.items()}
+    return [plain(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 def member_of(kind: type[Enum]) -> Callable[[Any], Enum]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from quantry.errors import DataError, ModelError, RecipeError, known_keywords
 from quantry.recipe import Recipe, resolve_recipe
-from quantry.torch.config import QConfig, QLayerConfig, QTensorConfig
+from quantry.torch.config import QConfig, QTensorConfig
 from quantry.torch.translate import NodeNames, recipe_of
 
 if TYPE_CHECKING:
@@ -58,21 +58,31 @@ class ModelQuantizer:
             ModelError: The model is already quantized, cannot be captured, or has an unsupported operator.
             DataError: The data does not fit the model, or there is none to capture a module with.
         """
-        from quantry.torchfront import capture, is_captured, is_module, quantize_graph, start_observers
+        from quantry.torchfront import (
+            capture,
+            is_captured,
+            is_module,
+            learn_scales,
+            quantize_graph,
+            start_observers,
+        )
         from quantry.torchfront.quantized_module import refuse_quantized
 
         if is_module(model):
             refuse_quantized(model, "quantize_model")
         if is_module(model) and not is_captured(model):
             dataloader, sample = _first_sample(dataloader)
-            positional, named = ((), sample) if isinstance(sample, dict) else (_taken(model, sample), None)
-            model = capture(model, positional, named)
+            positional, keywords = ((), sample) if isinstance(sample, dict) else (_taken(model, sample), None)
+            model = capture(model, positional, keywords)
         if isinstance(self.config, Recipe):
             return quantize_graph(model, dataloader, self.config)
         layer = self.config.global_quant_config
         later = _gradient(layer.activation) is not None and isinstance(dataloader, list | tuple) and not dataloader
         quantized = quantize_graph(model, None if later else dataloader, recipe_of(self.config, _node_names(model)))
-        _learn(quantized, layer)
+        for config, weights in ((layer.weight, True), (layer.activation, False)):
+            gradient = _gradient(config)
+            if gradient is not None:
+                learn_scales(quantized, gradient, weights=weights, activations=not weights)
         if later:
             start_observers(quantized, once=True)
         return quantized
@@ -100,7 +110,7 @@ class ModelQuantizer:
             return freeze(model)
         if not is_module(model):
             raise ModelError(f"a model to freeze must be a torch module, got {type(model).__name__}; in freeze")
-        inside = [name for name, part in model.named_modules() if isinstance(part, QuantizedModule)]
+        inside = [name for name, submodule in model.named_modules() if isinstance(submodule, QuantizedModule)]
         if not inside:
             raise ModelError(
                 f"a model to freeze must be or contain a quantized module, got {type(model).__name__} without any"
@@ -148,10 +158,8 @@ def _node_names(graph: Any) -> tuple[NodeNames, ...]:
             continue  # Folded by the prepare stage, before nodes are selected.
         name = node.name or ""
         scope = lowered.scopes[name]
-        parts = scope.path.split(".") if scope.path else []
-        paths = [".".join(parts[: depth + 1]) for depth in range(len(parts))]
         tensors = [output.name or "" for output in node.outputs]
-        known_nodes.append(NodeNames(name, (*paths, *tensors, name), scope.classes))
+        known_nodes.append(NodeNames(name, (*scope.paths, *tensors, name), scope.classes))
     return tuple(known_nodes)
 
 
@@ -167,15 +175,6 @@ def _onnx_node_names(model: Any) -> tuple[NodeNames, ...]:
         for node in graph.graph
         if node.op_type != "BatchNormalization"
     )
-
-
-def _learn(module: "QuantizedModule", layer: QLayerConfig) -> None:
-    from quantry.torchfront import learn_scales
-
-    for config, weights in ((layer.weight, True), (layer.activation, False)):
-        gradient = _gradient(config)
-        if gradient is not None:
-            learn_scales(module, gradient, weights=weights, activations=not weights)
 
 
 def _gradient(config: QTensorConfig | None) -> Any:

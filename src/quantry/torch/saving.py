@@ -85,6 +85,6 @@ def load_params(  # noqa: PLR0913, PLR0917 - the arguments of AMD's function
     return load_module(Path(pth_path))
 
 
-def _refuse_packed(compressed: bool, where: str) -> None:
+def _refuse_packed(compressed: bool, function: str) -> None:
     if compressed:
-        raise RecipeError(f"{where}.compressed must be False, because weights are not packed, got True")
+        raise RecipeError(f"{function}.compressed must be False, because weights are not packed, got True")

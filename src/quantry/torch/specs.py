@@ -98,14 +98,14 @@ class DataTypeSpec(KnownArguments):
         return PerChannelMinMaxObserver if self.scheme is QSchemeType.per_channel else PerGroupMinMaxObserver
 
     def _member(self, name: str, kind: type[_Member]) -> _Member | None:
-        given = getattr(self, name)
-        if given is None:
+        choice = getattr(self, name)
+        if choice is None:
             return None
-        if given not in kind.__members__:
+        if choice not in kind.__members__:
             raise RecipeError(
-                f"{type(self).__name__}.{name} must be one of {', '.join(kind.__members__)}, got {given!r}"
+                f"{type(self).__name__}.{name} must be one of {', '.join(kind.__members__)}, got {choice!r}"
             )
-        return kind[given]
+        return kind[choice]
 
 
 _TYPES = {
@@ -132,10 +132,10 @@ _ASYMMETRIC = (
 
 def _named(name: str, dtype: Dtype, scheme: QSchemeType | None) -> type[DataTypeSpec]:
     doc = f"{dtype.value}, {'without a scale' if scheme is None else scheme.value.replace('_', ' ')}."
-    own = {"dtype": dtype, "scheme": scheme, "default_symmetric": name not in _ASYMMETRIC}
-    made = type(name, (DataTypeSpec,), {"__doc__": doc, "__module__": __name__, **own})
-    assert issubclass(made, DataTypeSpec)
-    return made
+    attributes = {"dtype": dtype, "scheme": scheme, "default_symmetric": name not in _ASYMMETRIC}
+    spec = type(name, (DataTypeSpec,), {"__doc__": doc, "__module__": __name__, **attributes})
+    assert issubclass(spec, DataTypeSpec)
+    return spec
 
 
 SPECS: Mapping[str, type[DataTypeSpec]] = {

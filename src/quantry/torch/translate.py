@@ -33,7 +33,7 @@ from quantry.recipe import (
     TuneStep,
 )
 from quantry.recipe.compatibility import Vocabulary, conflict_error
-from quantry.torch.config import EQUALIZATIONS, QConfig, QLayerConfig, QTensorConfig
+from quantry.torch.config import EQUALIZATIONS, QConfig, QTensorConfig
 from quantry.torch.enums import DATA_TYPES, DeviceType, QSchemeType, ScaleType
 
 
@@ -70,15 +70,15 @@ def recipe_of(config: QConfig, known_nodes: Iterable[NodeNames] = ()) -> Recipe:
             "QLayerConfig must have input_tensors and weight, got "
             f"{'no input_tensors' if activation is None else 'no weight'}; for weights only, use quantry.onnx"
         )
-    known = tuple(known_nodes)
+    nodes = tuple(known_nodes)
     specs = activation.tensor_spec(), weight.tensor_spec()
     bias = bias_of(layer.bias)
     plan = PlanOptions(
         activation=specs[0],
         weight=specs[1],
         bias=bias,
-        selection=Selection(exclude=excluded(config, known)),
-        layers=layer_types(config, known),
+        selection=Selection(exclude=excluded(config, nodes)),
+        layers=layer_types(config, nodes),
         force_pass_through=True,  # As the presets for NPUs have it: every tensor of the graph is quantized.
     )
     npu = _fits_npu(specs, bias)
@@ -107,12 +107,12 @@ class _LayerWords(Vocabulary):
 
     def name(self, field: str) -> str:
         """Return the field of a specification."""
-        parts = {"activation": "input_tensors", "weight": "weight", "bias": "bias"}
+        tensors = {"activation": "input_tensors", "weight": "weight", "bias": "bias"}
         names = {"dtype": "dtype", "scale": "scale_type", "symmetric": "symmetric", "granularity": "qscheme"}
-        stage, part, *rest = field.replace(".spec", "").split(".")
-        if stage != "plan" or part not in parts:
+        stage, tensor, *fields = field.replace(".spec", "").split(".")
+        if stage != "plan" or tensor not in tensors:
             return field
-        return ".".join(("QLayerConfig", parts[part], *(names[entry] for entry in rest)))
+        return ".".join(("QLayerConfig", tensors[tensor], *(names[entry] for entry in fields)))
 
     def value(self, field: str, value: Any) -> str:
         """Return the member for a value."""
@@ -139,11 +139,11 @@ def bias_of(config: QTensorConfig | None) -> Bias:
 def excluded(config: QConfig, known_nodes: tuple[NodeNames, ...]) -> tuple[str, ...]:
     """Return the names of the nodes that stay float."""
     silent = [pattern for pattern, layer in config.layer_quant_config.items() if layer is None]
-    found = [node for pattern in (*(config.exclude or ()), *silent) for node in _nodes(pattern, known_nodes, "exclude")]
+    nodes = [node for pattern in (*(config.exclude or ()), *silent) for node in _nodes(pattern, known_nodes, "exclude")]
     for kind, layer in config.layer_type_quant_config.items():
         if layer is None:
-            found += _nodes_of_class(kind, known_nodes)
-    return tuple(dict.fromkeys(found))
+            nodes += _nodes_of_class(kind, known_nodes)
+    return tuple(dict.fromkeys(nodes))
 
 
 def layer_types(config: QConfig, known_nodes: tuple[NodeNames, ...]) -> tuple[LayerTypes, ...]:
@@ -156,25 +156,24 @@ def layer_types(config: QConfig, known_nodes: tuple[NodeNames, ...]) -> tuple[La
         for name, layer in config.layer_quant_config.items()
         if layer
     ]
-    return tuple(_layer_types(nodes, layer) for nodes, layer in (*by_class, *by_name))
-
-
-def _layer_types(nodes: list[str], layer: QLayerConfig) -> LayerTypes:
-    return LayerTypes(
-        match=tuple(nodes),
-        activation=None if layer.activation is None else layer.activation.tensor_spec(),
-        weight=None if layer.weight is None else layer.weight.tensor_spec(),
-        bias=None if layer.bias is None else bias_of(layer.bias),
+    return tuple(
+        LayerTypes(
+            match=tuple(nodes),
+            activation=None if layer.activation is None else layer.activation.tensor_spec(),
+            weight=None if layer.weight is None else layer.weight.tensor_spec(),
+            bias=None if layer.bias is None else bias_of(layer.bias),
+        )
+        for nodes, layer in (*by_class, *by_name)
     )
 
 
-def _nodes(pattern: str, known_nodes: tuple[NodeNames, ...], where: str) -> list[str]:
-    is_meant = name_pattern(pattern, f"QConfig.{where}")
+def _nodes(pattern: str, known_nodes: tuple[NodeNames, ...], option: str) -> list[str]:
+    is_meant = name_pattern(pattern, f"QConfig.{option}")
     hits = [entry.node for entry in known_nodes if any(map(is_meant, entry.names))]
     if not hits:
         names = sorted({name for entry in known_nodes for name in entry.names})
         raise SelectionError(
-            f"QConfig.{where} must name a submodule, a node or a tensor of the captured graph, got {pattern!r}"
+            f"QConfig.{option} must name a submodule, a node or a tensor of the captured graph, got {pattern!r}"
             f"{meant(pattern, names)}"
         )
     return hits

@@ -45,11 +45,10 @@ from quantry.torchfront.error_costs import (
     candidate_errors,
     check_scales_are_fixed,
     collect_costs,
-    fake_quantizers,
 )
 from quantry.torchfront.freezing import current_params
 from quantry.torchfront.module_definition import ModuleDefinition
-from quantry.torchfront.quantized_module import QuantizedModule, build_in_place_of
+from quantry.torchfront.quantized_module import QuantizedModule, build_in_place_of, fake_quantizers
 from quantry.torchfront.scale_choice import tied_scales
 from quantry.tune import Tuned, tuned_model
 
@@ -83,10 +82,10 @@ class ActivationCosts:
     def add(self, values: Tensor, gradient: Tensor) -> None:
         """Add the costs of a batch; channels are the second axis."""
         steps = Candidates.of(self.quantizer, 2.0 ** -np.arange(-_SPAN, _SPAN + 1))
-        seen = candidate_errors(values, gradient, steps, 1 if values.dim() > 1 else None).numpy()
-        if self.costs.shape[1] not in (0, seen.shape[1]):  # tensors with different numbers of channels share the scale
-            self.costs, seen = (part.sum(1, keepdims=True) for part in (self.costs, seen))
-        self.costs = self.costs + seen if self.costs.size else seen
+        costs = candidate_errors(values, gradient, steps, 1 if values.dim() > 1 else None).numpy()
+        if self.costs.shape[1] not in (0, costs.shape[1]):  # tensors with different numbers of channels share the scale
+            self.costs, costs = (array.sum(1, keepdims=True) for array in (self.costs, costs))
+        self.costs = self.costs + costs if self.costs.size else costs
         self.enlarged = np.zeros(self.costs.shape[1], np.int64)
 
     @property
@@ -96,10 +95,10 @@ class ActivationCosts:
 
     def at(self, power: int) -> Floats:
         """Return the cost of each channel if all are multiplied by another power of two, [channels]."""
-        wanted = self.enlarged - self.coarser + power
-        found = self.costs[np.clip(wanted + _SPAN, 0, 2 * _SPAN), np.arange(self.channels)]
-        beyond = _FINER ** np.maximum(wanted - _SPAN, 0) * _COARSER ** np.maximum(-_SPAN - wanted, 0)
-        return np.asarray(found * beyond)
+        exponents = self.enlarged - self.coarser + power
+        costs = self.costs[np.clip(exponents + _SPAN, 0, 2 * _SPAN), np.arange(self.channels)]
+        beyond = _FINER ** np.maximum(exponents - _SPAN, 0) * _COARSER ** np.maximum(-_SPAN - exponents, 0)
+        return np.asarray(costs * beyond)
 
     def total(self, power: int) -> float:
         """Return the total cost if all channels are multiplied by another power of two."""
@@ -161,9 +160,9 @@ class ConstantCosts:
         return np.asarray(self.share * self.curvature * error * error)
 
 
-def is_shared(part: FakeQuantizer) -> bool:
+def is_shared(quantizer: FakeQuantizer) -> bool:
     """Return whether a tensor has one scale for all channels."""
-    return part.axis is None and torch.numel(part.scale) == 1
+    return quantizer.axis is None and torch.numel(quantizer.scale) == 1
 
 
 _REACH = 4
@@ -211,20 +210,23 @@ def balance_channels(
         >>> quantized = tune_weights(quantized, pictures, [Gptq()])  # doctest: +SKIP
     """
     check_scales_are_fixed(module, "balance_channels")
-    parts = {name: part for name, part in fake_quantizers(module).items() if is_shared(part)}
+    quantizers = {name: quantizer for name, quantizer in fake_quantizers(module).items() if is_shared(quantizer)}
+    biases = module.definition.plan.biases
     costs: dict[str, Costs] = {
-        name: ConstantCosts(part, _share(module.definition, name)) if part.constant else ActivationCosts(part)
-        for name, part in parts.items()
+        name: ConstantCosts(quantizer, _BIAS_SHARE if name in biases else _WEIGHT_SHARE)
+        if quantizer.constant
+        else ActivationCosts(quantizer)
+        for name, quantizer in quantizers.items()
     }
     collect_costs(module, costs, batches, importance, seed)
     model = module.definition.model.model.clone()
     tensors = [
-        tensor for found in _folds(model) if (tensor := _scalable_tensor(module.definition, costs, *found)) is not None
+        tensor for pair in _folds(model) if (tensor := _scalable_tensor(module.definition, costs, *pair)) is not None
     ]
     _set_other_values(model, costs)
     balance = _Balance(costs, tied_scales(module))
-    before, after = balance.descend(tensors)
-    return _rebuilt(module, costs, tensors, f"{1 - after / before if before else 0:.0%}")
+    first_cost, last_cost = balance.descend(tensors)
+    return _rebuilt(module, costs, tensors, f"{1 - last_cost / first_cost if first_cost else 0:.0%}")
 
 
 @dataclass(eq=False)
@@ -264,7 +266,7 @@ class _Balance:
 
     def __init__(self, costs: Mapping[str, Costs], tied: list[list[str]]) -> None:
         self._by_name = costs
-        self._groups = {name: [other for other in names if other in costs] for names in tied for name in names}
+        self._groups = {name: [member for member in names if member in costs] for names in tied for name in names}
 
     def descend(self, tensors: list[_ScalableTensor]) -> tuple[float, float]:
         """Choose exponents and scales; return the cost with the best scales alone, and the final cost."""
@@ -274,8 +276,8 @@ class _Balance:
         for _ in range(_SWEEPS):
             for tensor in tensors:
                 self._improve(tensor)
-            before, last = last, self._total()
-            if last > (1.0 - _LEAST_GAIN) * before:
+            previous, last = last, self._total()
+            if last > (1.0 - _LEAST_GAIN) * previous:
                 break
         return first, last
 
@@ -284,77 +286,75 @@ class _Balance:
 
     def _settle(self, name: str) -> None:
         """Give a tensor, and those tied to it, the scale with the least cost."""
-        group = [self._by_name[other] for other in self._groups.get(name, [name])]
+        group = [self._by_name[member] for member in self._groups.get(name, [name])]
         powers = range(-_SETTLE, _SETTLE + 1)
         best = min(powers, key=lambda power: (sum(costs.total(-power) for costs in group), abs(power)))
         for costs in group:
             costs.coarser += best
 
     def _improve(self, tensor: _ScalableTensor) -> None:
-        tables = [(part, self._table(part)) for part in tensor.parts]
-        inside = {part.name for part in tensor.parts}
-        tied = {other for name in inside for other in self._groups.get(name, [])} - inside
+        tables = [(member, self._table(member)) for member in tensor.parts]
+        inside = {member.name for member in tensor.parts}
+        tied = {neighbour for name in inside for neighbour in self._groups.get(name, [])} - inside
         steps = (-1, 0, 1)
         outside = {step: sum(self._by_name[name].total(-step) for name in tied) for step in steps}
         now = _costs(tables, len(tensor.powers), (0, 0, 0))[_REACH].sum() + outside[0]
-        found = [(_costs(tables, len(tensor.powers), chosen), chosen) for chosen in itertools.product(steps, repeat=3)]
-        costs, chosen = min(found, key=lambda pair: float(pair[0].min(0).sum()) + outside[pair[1][0]])
+        options = [
+            (_costs(tables, len(tensor.powers), changes), changes) for changes in itertools.product(steps, repeat=3)
+        ]
+        costs, changes = min(options, key=lambda pair: float(pair[0].min(0).sum()) + outside[pair[1][0]])
         lawful = within_span(np.exp2(-(tensor.powers + costs.argmin(0) - _REACH).astype(float)), tensor.fold)
         moved = -nearest_exponent(lawful).astype(np.int64) - tensor.powers
         moved = np.clip(moved, -_REACH, _REACH)
-        after = costs[moved + _REACH, np.arange(len(moved))].sum() + outside[chosen[0]]
-        if after >= now:
+        cost = costs[moved + _REACH, np.arange(len(moved))].sum() + outside[changes[0]]
+        if cost >= now:
             return
-        self._move(tensor, moved, chosen)
+        self._move(tensor, moved, changes)
 
-    def _table(self, part: _Part) -> Floats:
+    def _table(self, member: _Part) -> Floats:
         """Return the costs of a part's channels, [1 + 2 * (reach + 1), channels], for each change of the exponent."""
-        costs = self._by_name[part.name]
+        costs = self._by_name[member.name]
         powers = range(-_REACH - 1, _REACH + 2)
         if isinstance(costs, ConstantCosts):
-            return np.stack([costs.at(power, of_inputs=part.role == 2) for power in powers])
+            return np.stack([costs.at(power, of_inputs=member.role == 2) for power in powers])
         return np.stack([costs.at(power) for power in powers])
 
     def _move(self, tensor: _ScalableTensor, moved: Whole, steps: tuple[int, ...]) -> None:
         tensor.powers = tensor.powers + moved
         coarser: dict[str, int] = {}
-        for part in tensor.parts:
-            costs, own = self._by_name[part.name], moved[part.channels]
+        for member in tensor.parts:
+            costs, exponents = self._by_name[member.name], moved[member.channels]
             if isinstance(costs, ActivationCosts):
-                costs.enlarged = costs.enlarged + own
-            elif part.role == 2:
-                costs.inputs = costs.inputs - own
+                costs.enlarged = costs.enlarged + exponents
+            elif member.role == 2:
+                costs.inputs = costs.inputs - exponents
             else:
-                costs.outputs = costs.outputs + own
-            coarser |= dict.fromkeys(self._groups.get(part.name, [part.name]), steps[part.role])
+                costs.outputs = costs.outputs + exponents
+            coarser |= dict.fromkeys(self._groups.get(member.name, [member.name]), steps[member.role])
         for name, step in coarser.items():
             self._by_name[name].coarser += step
-        for part in tensor.parts:
-            self._settle(part.name)
+        for member in tensor.parts:
+            self._settle(member.name)
 
 
 def _costs(tables: list[tuple[_Part, Floats]], channels: int, steps: tuple[int, ...]) -> Floats:
     """Return the costs of channels, [1 + 2 * reach, channels], per exponent, with the scales of each role changed."""
     costs = np.zeros((1 + 2 * _REACH, channels))
-    for part, table in tables:
-        turned = table[::-1] if part.role == 2 else table
+    for member, table in tables:
+        turned = table[::-1] if member.role == 2 else table
         # A larger scale has the effect of smaller channels; for a reader, whose factors are inverse, the opposite.
-        start = 1 + steps[part.role] if part.role == 2 else 1 - steps[part.role]
-        costs[:, part.channels] += turned[start : start + 1 + 2 * _REACH]
+        start = 1 + steps[member.role] if member.role == 2 else 1 - steps[member.role]
+        costs[:, member.channels] += turned[start : start + 1 + 2 * _REACH]
     return costs
-
-
-def _share(definition: ModuleDefinition, name: str) -> float:
-    return _BIAS_SHARE if name in definition.plan.biases else _WEIGHT_SHARE
 
 
 def _folds(model: ir.Model) -> list[tuple[Site, Fold]]:
     """Return the tensors of a model whose channels can be scaled without adding an operator, in graph order."""
     sites, _ = find_sites(model, SmoothQuant())
-    found = [(site, find_fold(site.value, site.nodes, site.axis, site.channels)) for site in sites if site.axis == 1]
+    folds = [(site, find_fold(site.value, site.nodes, site.axis, site.channels)) for site in sites if site.axis == 1]
     return [
         (site, fold)
-        for site, fold in found
+        for site, fold in folds
         if isinstance(fold, Fold)
         and not fold.products
         and all(isinstance(edit, ScaleLayer | Restore) for edit in fold.edits)
@@ -370,7 +370,7 @@ def _scalable_tensor(
     if divided is None:
         return None
     quantized = {name: channels for value, channels in divided for name in _quantizers(definition, value)}
-    parts = [_Part(name, channels, 0) for name, channels in quantized.items()]
+    members = [_Part(name, channels, 0) for name, channels in quantized.items()]
     everywhere = slice(0, site.channels)
     layers = [(edit.layer, edit.channels, 1) for edit in fold.makers]
     layers += [(layer, everywhere, 2) for layer in site.layers]
@@ -378,15 +378,15 @@ def _scalable_tensor(
         names = _constants(layer, costs, with_bias=role == 1)
         if names is None:
             return None
-        parts += [_Part(name, channels, role) for name in names]
-    unknown = [part for part in parts if not _has_costs(costs.get(part.name), part)]
+        members += [_Part(name, channels, role) for name in names]
+    unknown = [member for member in members if not _has_costs(costs.get(member.name), member)]
     if unknown:
         return None
-    return _ScalableTensor(site.value.name or "", fold, tuple(parts), np.zeros(site.channels, np.int64))
+    return _ScalableTensor(site.value.name or "", fold, tuple(members), np.zeros(site.channels, np.int64))
 
 
-def _has_costs(costs: Costs | None, part: _Part) -> bool:
-    width = part.channels.stop - part.channels.start
+def _has_costs(costs: Costs | None, member: _Part) -> bool:
+    width = member.channels.stop - member.channels.start
     return isinstance(costs, ConstantCosts) or (costs is not None and costs.channels == width)
 
 
@@ -410,16 +410,16 @@ def _constants(layer: LinearLayer, costs: Mapping[str, Costs], *, with_bias: boo
 def _set_other_values(model: ir.Model, costs: Mapping[str, Costs]) -> None:
     """Set the numbers of constants that belong to no scalable tensor, so that their scales are chosen too."""
     for name, value in model.graph.initializers.items():
-        known = costs.get(name)
-        if isinstance(known, ConstantCosts):
-            known.set_values(array_of(value), ChannelLayout(1, 1, 1, input_first=False))
+        constant = costs.get(name)
+        if isinstance(constant, ConstantCosts):
+            constant.set_values(array_of(value), ChannelLayout(1, 1, 1, input_first=False))
 
 
 def _quantizers(definition: ModuleDefinition, value: ir.Value) -> list[str]:
     """Return the names of the quantizers of a tensor."""
     plan, name = definition.plan, value.name or ""
-    own = [plan.root(name)] if name in plan.activations else []
-    return own + [label for label, conversion in plan.conversions.items() if conversion.tensor == name]
+    roots = [plan.root(name)] if name in plan.activations else []
+    return roots + [label for label, conversion in plan.conversions.items() if conversion.tensor == name]
 
 
 def _divided(
@@ -433,20 +433,20 @@ def _divided(
     original = None if producer is None else definition.original_nodes.get(producer.name or "")
     if producer is None or not isinstance(width, int) or (original is not None and original.limit is not None):
         return None
-    own = [(value, slice(start, start + width))]
+    tensors = [(value, slice(start, start + width))]
     if producer.op_type == "Concat":
         for source in producer.inputs:
-            found = None if source is None else _divided(source, start, ends, definition)
-            if found is None:
+            nested = None if source is None else _divided(source, start, ends, definition)
+            if nested is None:
                 return None
-            own += found
-            start = found[0][1].stop
-        return own
+            tensors += nested
+            start = nested[0][1].stop
+        return tensors
     through = producer.inputs if producer.op_type == "Mul" else producer.inputs[:1]
     if producer.op_type != "Mul" and propagate_factor(producer, ChannelAxis(1)) != ChannelAxis(1):
         return None
     ways = [_divided(source, start, ends, definition) for source in through if source is not None]
-    return next((own + way for way in ways if way is not None), None)
+    return next((tensors + way for way in ways if way is not None), None)
 
 
 def _rebuilt(
@@ -455,21 +455,21 @@ def _rebuilt(
     """Return a module with scaled channels and the chosen scales."""
     start = module.definition
     powers = {tensor.name: tensor.powers for tensor in tensors if tensor.powers.any()}
-    model, constants, changed = _scaled(start.model.model, powers)
+    model, constants, weights = _scaled(start.model.model, powers)
     stepped = copy.deepcopy(module)
-    for name, part in fake_quantizers(stepped).items():
+    for name, quantizer in fake_quantizers(stepped).items():
         if name in constants:
-            peak = float(np.abs(constants[name]).max()) / (part.limits[1] * float(part.scale))
-            part.scale.mul_(2.0 ** int(np.ceil(np.log2(peak) - 1e-9)))
+            peak = float(np.abs(constants[name]).max()) / (quantizer.limits[1] * float(quantizer.scale))
+            quantizer.scale.mul_(2.0 ** int(np.ceil(np.log2(peak) - 1e-9)))
         elif name in costs:
-            part.scale.mul_(2.0 ** costs[name].coarser)
+            quantizer.scale.mul_(2.0 ** costs[name].coarser)
     params = current_params(stepped)
     if start.recipe.scale.npu is not None:
         params = refine_for_npu(model, start.plan, params, start.recipe.scale.npu)
     original = dict(start.original_weights)
     if original:
-        known, _, _ = _scaled(tuned_model(start.model, Tuned(start.original_weights, start.params)).model, powers)
-        original = {name: np.asarray(array_of(known.graph.initializers[name]), np.float32) for name in original}
+        origin, _, _ = _scaled(tuned_model(start.model, Tuned(start.original_weights, start.params)).model, powers)
+        original = {name: np.asarray(array_of(origin.graph.initializers[name]), np.float32) for name in original}
     message = "balanced the channels of {count} tensors: the estimated cost of rounding fell by {fall}"
     final = replace(
         start,
@@ -478,14 +478,14 @@ def _rebuilt(
         original_weights=original,
         notes=(*start.notes, Note.of(message, count=len(powers), fall=fall)),
     )
-    return build_in_place_of(module, final, changed)
+    return build_in_place_of(module, final, weights)
 
 
 def _scaled(source: ir.Model, powers: Mapping[str, Whole]) -> tuple[ir.Model, dict[str, np.ndarray], set[str]]:
     """Return a copy with scaled channels, the changed constants of multiplications, and the changed weights."""
     model = source.clone()
     names = FreshNames(model)
-    constants, changed = [], set[str]()
+    constants, weights = [], set[str]()
     for site, fold in _folds(model):
         if (site.value.name or "") not in powers:
             continue
@@ -494,7 +494,7 @@ def _scaled(source: ir.Model, powers: Mapping[str, Whole]) -> tuple[ir.Model, di
         for layer in site.layers:
             scaled = layer.layout.scaled(array_of(layer.weight), np.ones(layer.layout.outputs), factors)
             layer.weight.const_value = tensor_from_array(scaled, layer.weight.name or "")
-            changed.add(layer.weight.name or "")
+            weights.add(layer.weight.name or "")
         fold.apply(factors, names)
-        changed |= {edit.layer.weight.name or "" for edit in fold.makers}
-    return rebuilt(model), {value.name or "": array_of(value) for value in constants}, changed
+        weights |= {edit.layer.weight.name or "" for edit in fold.makers}
+    return rebuilt(model), {value.name or "": array_of(value) for value in constants}, weights

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from quantry.errors import ModelError, SelectionError, known_keywords, nearest_spelling
-from quantry.execute.fake_quantizer import FakeQuantizer
-from quantry.torchfront.quantized_module import QuantizedModule, build, require_quantized
+from quantry.torchfront.quantized_module import QuantizedModule, build, fake_quantizers, require_quantized
 from quantry.torchfront.switches import enable_quantizers
 from quantry.torchfront.undo_conversions import with_original_nodes
 from quantry.tune import Tuned, tuned_model
@@ -94,77 +93,69 @@ class DistillationLoss:
                 f"does, got {type(self.teacher).__name__}; omit tensors to compare only the results; in "
                 "DistillationLoss"
             )
-        known = [name for name, path in student.layout.quantizers.items() if _is_activation(student, path)]
-        names = known if tensors == "all" else [tensors] if isinstance(tensors, str) else list(tensors)
+        activations = [name for name, quantizer in fake_quantizers(student).items() if not quantizer.constant]
+        names = activations if tensors == "all" else [tensors] if isinstance(tensors, str) else list(tensors)
         for name in names:
-            if name not in known:
+            if name not in activations:
                 raise SelectionError(
-                    f"a compared tensor must be a quantized activation, got {name!r}{nearest_spelling(name, known)}; "
-                    "in DistillationLoss"
+                    f"a compared tensor must be a quantized activation, got {name!r}"
+                    f"{nearest_spelling(name, activations)}; in DistillationLoss"
                 )
         self.tensors = tuple(names)
 
-    def __call__(self, *arguments: Any, **named: Any) -> Tensor:
+    def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:
         """Run both and return the loss."""
-        return self.compare(*arguments, **named)[0]
+        return self.compare(*arguments, **keywords)[0]
 
-    def of(self, student: QuantizedModule, *arguments: Any, **named: Any) -> Tensor:
+    def of(self, student: QuantizedModule, *arguments: Any, **keywords: Any) -> Tensor:
         """Return the loss of another state of the student, such as an average of its weights."""
-        return self._compare(student, arguments, named)[0]
+        return self._compare(student, arguments, keywords)[0]
 
-    def compare(self, *arguments: Any, **named: Any) -> tuple[Tensor, Any, Any]:
+    def compare(self, *arguments: Any, **keywords: Any) -> tuple[Tensor, Any, Any]:
         """Run both and return the loss, the student's result and the teacher's result, for use in a custom loss."""
-        return self._compare(self.student, arguments, named)
+        return self._compare(self.student, arguments, keywords)
 
-    def _compare(self, student: QuantizedModule, arguments: Any, named: Any) -> tuple[Tensor, Any, Any]:
+    def _compare(self, student: QuantizedModule, arguments: Any, keywords: Any) -> tuple[Tensor, Any, Any]:
         with torch.no_grad():
-            wanted, inside = _run(self.teacher, self.tensors, arguments, named)
-        found, own = _run(student, self.tensors, arguments, named)
-        shapes = [[tuple(leaf.shape) for leaf in _leaves(result)] for result in (found, wanted)]
+            expected, theirs = _run(self.teacher, self.tensors, arguments, keywords)
+        actual, ours = _run(student, self.tensors, arguments, keywords)
+        shapes = [[tuple(leaf.shape) for leaf in _leaves(result)] for result in (actual, expected)]
         if shapes[0] != shapes[1]:
             raise ModelError(
                 f"a teacher must return the student's shapes {shapes[0]}, got {shapes[1]}; in DistillationLoss"
             )
-        pairs = [*zip(_leaves(found), _leaves(wanted), strict=True)]
-        pairs += [(own[name], inside[name]) for name in self.tensors]
-        losses = [_relative(one.float(), other.float()) for one, other in pairs]
-        return torch.stack(losses).mean(), found, wanted
+        pairs = [*zip(_leaves(actual), _leaves(expected), strict=True)]
+        pairs += [(ours[name], theirs[name]) for name in self.tensors]
+        floats = [(output.float(), target.float()) for output, target in pairs]
+        losses = [(o - t).square().mean() / (t.square().mean() + _SMALLEST) for o, t in floats]
+        return torch.stack(losses).mean(), actual, expected
 
 
 def _device(module: nn.Module) -> torch.device:
-    return next((part.device for part in module.parameters()), torch.device("cpu"))
+    return next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
 
 
 def _leaves(result: Any) -> list[Tensor]:
     return [leaf for leaf in torch.utils._pytree.tree_leaves(result) if torch.is_tensor(leaf)]
 
 
-def _relative(student: Tensor, teacher: Tensor) -> Tensor:
-    return (student - teacher).square().mean() / (teacher.square().mean() + _SMALLEST)
-
-
-def _run(model: nn.Module, tensors: Sequence[str], arguments: Any, named: Any) -> tuple[Any, dict[str, Tensor]]:
-    seen: dict[str, Tensor] = {}
+def _run(model: nn.Module, tensors: Sequence[str], arguments: Any, keywords: Any) -> tuple[Any, dict[str, Tensor]]:
+    values: dict[str, Tensor] = {}
 
     def record(name: str) -> Any:
         def hook(_: nn.Module, __: Any, result: Tensor) -> None:
-            seen[name] = result
+            values[name] = result
 
         return hook
 
     hooks = []
     if tensors:
         assert isinstance(model, QuantizedModule)
-        places = model.layout.quantizers
-        hooks = [model.get_submodule(places[name]).register_forward_hook(record(name)) for name in tensors]
+        paths = model.layout.quantizers
+        hooks = [model.get_submodule(paths[name]).register_forward_hook(record(name)) for name in tensors]
     try:
-        result = model(*arguments, **named)
+        result = model(*arguments, **keywords)
     finally:
         for hook in hooks:
             hook.remove()
-    return result, seen
-
-
-def _is_activation(module: QuantizedModule, path: str) -> bool:
-    part = module.get_submodule(path)
-    return isinstance(part, FakeQuantizer) and not part.constant
+    return result, values

@@ -30,7 +30,7 @@ from quantry.execute.fake_quantizer import FakeQuantizer
 from quantry.numerics import kernels
 from quantry.numerics.torch_kernels import can_read, run_in_torch_threads
 from quantry.numerics.torch_quantizer import Gradient, round_and_clip
-from quantry.torchfront.quantized_module import QuantizedModule, require_quantized
+from quantry.torchfront.quantized_module import QuantizedModule, fake_quantizers, require_quantized
 from quantry.torchfront.switches import enable_quantizers
 
 Importance = Callable[[Any], Any]
@@ -81,15 +81,15 @@ def candidate_errors(values: Tensor, gradient: Tensor, candidates: Candidates, a
     library = kernels.loaded()
     if can_read(values) and can_read(gradient) and library is not None:
         return _compiled_errors(library, values, gradient, candidates, axis)
-    shape = [1] * values.dim() if axis is None else [-1 if place == axis else 1 for place in range(values.dim())]
-    others = [place for place in range(values.dim()) if place != axis]
+    shape = [1] * values.dim() if axis is None else [-1 if index == axis else 1 for index in range(values.dim())]
+    reduced = [index for index in range(values.dim()) if index != axis]
     low, high = candidates.low.reshape(shape), candidates.high.reshape(shape)
     costs = []
     for scales in candidates.scales:
         scale = scales.reshape(shape)
         error = round_and_clip(values / scale, low, high).mul_(scale).sub_(values).mul_(gradient)
         squares = error.square_()
-        costs.append((squares.sum(others) if others else squares).double().cpu().reshape(-1))
+        costs.append((squares.sum(reduced) if reduced else squares).double().cpu().reshape(-1))
     return torch.stack(costs)
 
 
@@ -129,12 +129,6 @@ class CostCollector(Protocol):
         """
 
 
-def fake_quantizers(module: QuantizedModule) -> dict[str, FakeQuantizer]:
-    """Return the quantizers to integers, by the tensor whose scale they hold."""
-    parts = {name: module.get_submodule(path) for name, path in module.layout.quantizers.items()}
-    return {name: part for name, part in parts.items() if isinstance(part, FakeQuantizer)}
-
-
 def collect_costs(
     module: QuantizedModule,
     collectors: Mapping[str, CostCollector],
@@ -154,8 +148,8 @@ def collect_costs(
     Raises:
         DataError: There are no batches.
     """
-    parts = fake_quantizers(module)
-    hooks = [parts[name].register_forward_pre_hook(_hook(collector)) for name, collector in collectors.items()]
+    quantizers = fake_quantizers(module)
+    hooks = [quantizers[name].register_forward_pre_hook(_hook(collector)) for name, collector in collectors.items()]
     was_training = module.training
     module.eval()
     enable_quantizers(module, enabled=False)
@@ -175,25 +169,25 @@ def collect_costs(
         raise DataError("at least one batch is needed, got none; in choose_scales or balance_channels")
 
 
-def check_scales_are_fixed(module: QuantizedModule, where: str) -> None:
+def check_scales_are_fixed(module: QuantizedModule, caller: str) -> None:
     """Raise unless a module is quantized and its scales are neither final nor learned.
 
     Raises:
         ModelError: The module is not quantized, or is frozen.
         RecipeError: Scales are learned.
     """
-    require_quantized(module, where)
+    require_quantized(module, caller)
     if module.is_frozen:
         raise ModelError(
             "scales must be chosen before the module is frozen, got a frozen one; use the result of quantize_model; in "
-            f"{where}"
+            f"{caller}"
         )
-    parts = fake_quantizers(module).items()
-    learned = [name for name, part in parts if part.gradient is not Gradient.STRAIGHT_THROUGH]
+    quantizers = fake_quantizers(module).items()
+    learned = [name for name, quantizer in quantizers if quantizer.gradient is not Gradient.STRAIGHT_THROUGH]
     if learned:
         raise RecipeError(
             f"scales must be chosen before they are learned, got {len(learned)} learned ones such as that of "
-            f"{learned[0]!r}; call {where} before learn_scales and qat"
+            f"{learned[0]!r}; call {caller} before learn_scales and qat"
         )
 
 
@@ -220,7 +214,7 @@ def _hook(collector: CostCollector) -> Callable[..., Any]:
 
 
 def _run_batch(module: QuantizedModule, batch: Tensor, importance: Importance, generator: torch.Generator) -> None:
-    trained = [part for part in module.parameters() if part.requires_grad]
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     device = trained[0].device if trained else batch.device
     # Without a gradient of the input, autograd would skip the quantizers before the first layer.
     images = batch.detach().to(device).requires_grad_(batch.is_floating_point())

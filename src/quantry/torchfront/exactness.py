@@ -56,7 +56,9 @@ def _is_exact(node: ir.Node, view: QuantizedView) -> bool:
         return _sums_are_exact(node, view)
     if node.op_type in _AVERAGES:
         params = _grid(node, 0, view)
-        plain = _has_whole_windows(node) and _is_even(node.attributes.get_ints("pads", ()))
+        pads = list(node.attributes.get_ints("pads", ()) or ())
+        is_even = pads[: len(pads) // 2] == pads[len(pads) // 2 :]
+        plain = _has_whole_windows(node) and is_even
         return params is not None and _is_dyadic(params) and params.dtype.bits <= _FEW_BITS and plain
     return row.family is Family.RESIZE and _interpolates_exactly(node)
 
@@ -90,10 +92,10 @@ def _weight_sum(node: ir.Node, params: TensorParams) -> float:
         return float(_levels(params) * step * length) if isinstance(length, int) else math.inf
     array = np.abs(weight.const_value.numpy())
     axis = output_channel_axis(node, array.ndim)
-    others = tuple(at for at in range(array.ndim) if at != axis % array.ndim)
+    reduced = tuple(at for at in range(array.ndim) if at != axis % array.ndim)
     # Rounding to the grid adds at most half a step to each weight.
     count = array.size / max(1, array.shape[axis])
-    return float(array.sum(others).max(initial=0.0) + count * step / 2)
+    return float(array.sum(reduced).max(initial=0.0) + count * step / 2)
 
 
 def _interpolates_exactly(node: ir.Node) -> bool:
@@ -103,22 +105,28 @@ def _interpolates_exactly(node: ir.Node) -> bool:
         return True
     antialias = node.attributes.get_int("antialias", 0) != 0
     shape = node.inputs[0].shape if node.inputs[0] is not None else None
-    given = [value for value in node.inputs[2:4] if value is not None and value.name]
-    if mode != "linear" or antialias or shape is None or len(shape) != 4 or any(v.const_value is None for v in given):
+    settings = [value for value in node.inputs[2:4] if value is not None and value.name]
+    if (
+        mode != "linear"
+        or antialias
+        or shape is None
+        or len(shape) != 4
+        or any(v.const_value is None for v in settings)
+    ):
         return False
     axes = node.attributes.get_ints("axes", (0, 1, 2, 3))
-    return all(_keeps(given, axes, axis, shape[axis]) for axis in (0, 1)) and _sums_in_order_here()
+    return all(_keeps(settings, axes, axis, shape[axis]) for axis in (0, 1)) and _sums_in_order_here()
 
 
-def _keeps(given: list[ir.Value], axes: Sequence[int], axis: int, length: object) -> bool:
+def _keeps(settings: list[ir.Value], axes: Sequence[int], axis: int, length: object) -> bool:
     """Return whether the factors or lengths of a Resize leave an axis as it is."""
     if axis not in axes and axis - 4 not in axes:
         return True
-    place = list(axes).index(axis if axis in axes else axis - 4)
-    for value in given:
+    index = list(axes).index(axis if axis in axes else axis - 4)
+    for value in settings:
         assert value.const_value is not None
         numbers = value.const_value.numpy()
-        if len(numbers) and numbers[place] != (1.0 if numbers.dtype.kind == "f" else length):
+        if len(numbers) and numbers[index] != (1.0 if numbers.dtype.kind == "f" else length):
             return False
     return True
 
@@ -133,9 +141,9 @@ def _sums_in_order_here() -> bool:
     node = ir.node("Resize", [x, None, factors], attributes={"mode": "linear"})
     node.outputs[0].name, node.outputs[0].type = "y", x.type
     graph = ir.Graph([x], node.outputs, nodes=[node], initializers=[factors], opset_imports={"": 18}, name="probe")
-    found = run_session(simulation_session(ir.Model(graph, ir_version=8), threads=1), {"x": pixels})["y"]
+    computed = run_session(simulation_session(ir.Model(graph, ir_version=8), threads=1), {"x": pixels})["y"]
     ours = resize(torch.from_numpy(pixels), scales=[1.0, 1.0, 1.5, 1.7], mode="linear", in_order=True)
-    return bool(np.array_equal(found, ours.numpy()))
+    return bool(np.array_equal(computed, ours.numpy()))
 
 
 def _grid(node: ir.Node, index: int, view: QuantizedView) -> TensorParams | None:
@@ -171,8 +179,3 @@ def _has_whole_windows(node: ir.Node) -> bool:
         (length + pads[axis] + pads[axis + len(kernel)] - (kernel[axis] - 1) * dilations[axis] - 1) % strides[axis] == 0
         for axis, length in enumerate(lengths)
     )
-
-
-def _is_even(pads: object) -> bool:
-    amounts = list(pads) if isinstance(pads, tuple | list) else []
-    return amounts[: len(amounts) // 2] == amounts[len(amounts) // 2 :]

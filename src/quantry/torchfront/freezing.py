@@ -8,12 +8,11 @@ import torch
 
 from quantry.errors import known_keywords
 from quantry.execute.batch_norm_layer import BatchNormLayer, fold
-from quantry.execute.fake_quantizer import FakeQuantizer
 from quantry.execute.quantized_view import QuantizedView
 from quantry.numerics.tensor_params import QuantParams
 from quantry.scale.npu import refine_for_npu
 from quantry.torchfront.module_definition import ModuleDefinition
-from quantry.torchfront.quantized_module import QuantizedModule, build, require_quantized
+from quantry.torchfront.quantized_module import QuantizedModule, build, fake_quantizers, require_quantized
 from quantry.torchfront.switches import require_enabled
 from quantry.tune import Tuned, tuned_model
 
@@ -75,23 +74,22 @@ def _folded(module: QuantizedModule, weight: str) -> tuple[npt.NDArray[np.float3
     layer = module.get_submodule(module.layout.layers[weight])
     assert isinstance(layer, BatchNormLayer)
     bias = None if norm.layer_bias is None else _at(module, module.layout.tensors[norm.layer_bias])
-    parts = [_at(module, module.layout.tensors[name]) for name in norm.norm]
+    norm_tensors = [_at(module, module.layout.tensors[name]) for name in norm.norm]
     with torch.no_grad():
-        folded = fold(_at(module, module.layout.tensors[weight]), bias, parts, layer.epsilon)
+        folded = fold(_at(module, module.layout.tensors[weight]), bias, norm_tensors, layer.epsilon)
     return _array(folded[0]), _array(folded[1])
 
 
 def current_params(module: QuantizedModule) -> QuantParams:
     """Return the current parameters of every quantized tensor of a module."""
-    quantizers = {name: module.get_submodule(path) for name, path in module.layout.quantizers.items()}
-    current = {name: part.params() for name, part in quantizers.items() if isinstance(part, FakeQuantizer)}
+    current = {name: quantizer.params() for name, quantizer in fake_quantizers(module).items()}
     return QuantizedView(module.definition.plan, module.definition.params).with_scales(current).params
 
 
 def _at(module: torch.nn.Module, path: str) -> torch.Tensor:
     holder, _, leaf = path.rpartition(".")
-    found: torch.Tensor = getattr(module.get_submodule(holder), leaf)
-    return found
+    tensor: torch.Tensor = getattr(module.get_submodule(holder), leaf)
+    return tensor
 
 
 def _array(tensor: torch.Tensor) -> npt.NDArray[np.float32]:

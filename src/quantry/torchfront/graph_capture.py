@@ -19,7 +19,7 @@ import torch
 from torch import fx, nn
 
 from quantry.errors import DataError, ModelError, RecipeError, UserError, known_keywords, nearest_spelling
-from quantry.torchfront.lowering.exported_program import remember_program, shapes_of
+from quantry.torchfront.lowering.exported_program import shapes_of, store_program
 from quantry.torchfront.quantized_module import refuse_quantized
 
 _OTHER_NAMES = {"args": "example", "example_inputs": "example", "inputs": "example", "module": "model", "mod": "model"}
@@ -60,14 +60,15 @@ def capture(
     if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
         raise ModelError(f"the model must be a torch module in Python, got {type(model).__name__}; in capture")
     refuse_quantized(model, "capture")
-    arguments, named = example_call(model, example, kwargs, where="capture")
-    wide, shapes = (arguments, named), dynamic_shapes
+    arguments, keywords = example_call(model, example, kwargs, caller="capture")
+    wide, shapes = (arguments, keywords), dynamic_shapes
     if isinstance(shapes, str):
         if shapes != "batch":
             raise DataError(f"dynamic_shapes must be 'batch', None or torch's own form, got {shapes!r}; in capture")
         wide = _widened(wide)
-        shapes = _batch_axes(wide)
-    modes = {part: part.training for part in model.modules()}
+        leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(wide) if isinstance(leaf, torch.Tensor)]
+        shapes = shapes_of([(leaf, [0] if leaf.dim() > 1 else []) for leaf in leaves])
+    modes = {submodule: submodule.training for submodule in model.modules()}
     try:
         if not isinstance(model, fx.GraphModule):
             model.eval()
@@ -75,18 +76,18 @@ def capture(
             program = _exported_with_results(model, wide, shapes)
         except Exception:
             # Retry with the example's own batch size if the model fails only because of the batch of two.
-            if not (_can_be_called(model, arguments, named) and not _can_be_called(model, *wide)):
+            if not (_can_be_called(model, arguments, keywords) and not _can_be_called(model, *wide)):
                 raise
-            program = _exported_with_results(model, (arguments, named), None)
+            program = _exported_with_results(model, (arguments, keywords), None)
     except Exception as error:
-        raise _capture_error(error, model, arguments, named) from error
+        raise _capture_error(error, model, arguments, keywords) from error
     finally:
-        for part, training in modes.items():
-            part.training = training
+        for submodule, training in modes.items():
+            submodule.training = training
     # The module that torch.export returns rejects train() and eval(); a plain module with the same graph accepts them.
     captured = program.module()
     graph = fx.GraphModule(captured, captured.graph)
-    remember_program(graph, program)
+    store_program(graph, program)
     return graph
 
 
@@ -148,30 +149,32 @@ def is_module(model: object) -> bool:
     return isinstance(model, nn.Module)
 
 
-def call_error(model: nn.Module, arguments: tuple[Any, ...], named: Mapping[str, Any], where: str) -> DataError | None:
+def call_error(
+    model: nn.Module, arguments: tuple[Any, ...], keywords: Mapping[str, Any], caller: str
+) -> DataError | None:
     """Return an error if the number or names of arguments do not match a module's ``forward``.
 
     Args:
         model: The module.
         arguments: Positional arguments.
-        named: Keyword arguments.
-        where: The function that the user called, for the message.
+        keywords: Keyword arguments.
+        caller: The function that the user called, for the message.
     """
     signature = inspect.signature(model.forward)
     try:
-        signature.bind(*arguments, **named)
+        signature.bind(*arguments, **keywords)
     except TypeError as error:
-        unknown = [name for name in named if name not in signature.parameters]
+        unknown = [name for name in keywords if name not in signature.parameters]
         hint = nearest_spelling(unknown[0], signature.parameters) if unknown else ""
         return DataError(
             f"an example must be the arguments of {type(model).__name__}.forward({', '.join(signature.parameters)}), "
-            f"got {_described((arguments, dict(named)))}: {error}{hint}; in {where}"
+            f"got {_described((arguments, dict(keywords)))}: {error}{hint}; in {caller}"
         )
     return None
 
 
 def example_call(
-    model: nn.Module, example: Any, kwargs: Mapping[str, Any] | None = None, *, where: str
+    model: nn.Module, example: Any, kwargs: Mapping[str, Any] | None = None, *, caller: str
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the positional and keyword arguments of an example, the latter in the order of the module's signature.
 
@@ -180,20 +183,20 @@ def example_call(
         example: A tensor, a tuple of positional arguments, or a dict of keyword arguments. A dict without any of the
             names of ``forward`` is a positional argument.
         kwargs: Further keyword arguments.
-        where: The function that the user called, for the message.
+        caller: The function that the user called, for the message.
 
     Raises:
         DataError: The example contains no tensor.
     """
     order = list(inspect.signature(model.forward).parameters)
     by_name = isinstance(example, Mapping) and not set(order).isdisjoint(example)
-    named = {**(example if by_name else {}), **(kwargs or {})}
+    keywords = {**(example if by_name else {}), **(kwargs or {})}
     arguments = () if by_name else tuple(example) if isinstance(example, tuple | list) else (example,)
-    _register_dataclasses((arguments, named))
-    if not any(isinstance(leaf, torch.Tensor) for leaf in torch.utils._pytree.tree_leaves((arguments, named))):
-        raise DataError(f"an example must contain at least one torch tensor, got {type(example).__name__}; in {where}")
-    known = {name: named[name] for name in order if name in named}
-    return arguments, known | named
+    _register_dataclasses((arguments, keywords))
+    if not any(isinstance(leaf, torch.Tensor) for leaf in torch.utils._pytree.tree_leaves((arguments, keywords))):
+        raise DataError(f"an example must contain at least one torch tensor, got {type(example).__name__}; in {caller}")
+    ordered = {name: keywords[name] for name in order if name in keywords}
+    return arguments, ordered | keywords
 
 
 # -- the example -------------------------------------------------------------------------------------------------------
@@ -233,25 +236,25 @@ def _exported(model: nn.Module, arguments: Any, shapes: Any) -> torch.export.Exp
 
 
 @contextmanager
-def _named_parameters(model: nn.Module, named: Mapping[str, Any]) -> Iterator[None]:
+def _named_parameters(model: nn.Module, keywords: Mapping[str, Any]) -> Iterator[None]:
     """Let a module's signature name the keyword arguments of a call that its ``forward`` takes as ``**kwargs``.
 
     torch.export cannot match dynamic shapes with arguments that have no parameter of their own.
     """
     forward = model.forward
-    known = inspect.signature(forward).parameters
-    rest = next((name for name, kind in known.items() if kind.kind is inspect.Parameter.VAR_KEYWORD), None)
-    extra = [name for name in named if name not in known]
-    if rest is None or not extra or isinstance(model, fx.GraphModule):
+    accepted = inspect.signature(forward).parameters
+    variadic = next((name for name, kind in accepted.items() if kind.kind is inspect.Parameter.VAR_KEYWORD), None)
+    extra = [name for name in keywords if name not in accepted]
+    if variadic is None or not extra or isinstance(model, fx.GraphModule):
         yield
         return
 
     @functools.wraps(forward)
-    def call(*arguments: Any, **given: Any) -> Any:
-        return forward(*arguments, **given)
+    def call(*arguments: Any, **values: Any) -> Any:
+        return forward(*arguments, **values)
 
-    own = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in extra]
-    parameters = [*(kind for name, kind in known.items() if name != rest), *own]
+    extra_parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in extra]
+    parameters = [*(kind for name, kind in accepted.items() if name != variadic), *extra_parameters]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     replaced = model.__dict__.get("forward")
     model.forward = call
@@ -261,11 +264,6 @@ def _named_parameters(model: nn.Module, named: Mapping[str, Any]) -> Iterator[No
         del model.forward
         if replaced is not None:
             model.forward = replaced
-
-
-def _batch_axes(arguments: Any) -> Any:
-    leaves = torch.utils._pytree.tree_leaves(arguments)
-    return shapes_of([(leaf, [0] if leaf.dim() > 1 else []) for leaf in leaves if isinstance(leaf, torch.Tensor)])
 
 
 def _widened(arguments: Any) -> Any:
@@ -283,7 +281,7 @@ def _widened(arguments: Any) -> Any:
 
 
 def _capture_error(
-    error: Exception, model: nn.Module, arguments: tuple[Any, ...], named: Mapping[str, Any]
+    error: Exception, model: nn.Module, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
 ) -> UserError:
     """Return what to raise after a failed capture.
 
@@ -291,15 +289,15 @@ def _capture_error(
         error: What torch raised.
         model: The module, in evaluation mode.
         arguments: The example's positional arguments.
-        named: Its keyword arguments.
+        keywords: Its keyword arguments.
 
     Returns:
         DataError if the module cannot be called with the example either, otherwise ModelError.
     """
-    wrong = call_error(model, arguments, named, "capture") or _failed_call(model, arguments, named)
+    wrong = call_error(model, arguments, keywords, "capture") or _failed_call(model, arguments, keywords)
     if wrong is not None:
         return wrong
-    name, place = type(model).__name__, _place(error)
+    name, location = type(model).__name__, _place(error)
     reason = _first_line(error)
     if any(text in str(error) for text in _SIZES):
         return DataError(
@@ -309,26 +307,26 @@ def _capture_error(
     if any(text in str(error) for text in _DATA_DEPENDENT):
         return ModelError(
             f"a module to capture must run the same operators for all input values, got {name}, whose code reads "
-            f"values of a tensor{place}; select values with torch.where, or capture the submodules that do not branch; "
-            "in capture"
+            f"values of a tensor{location}; select values with torch.where, or capture the submodules that do not "
+            "branch; in capture"
         )
     return ModelError(
-        f"torch.export must be able to capture the module, got {name}, for which it fails{place}: {reason}; capture "
+        f"torch.export must be able to capture the module, got {name}, for which it fails{location}: {reason}; capture "
         "submodules without that part; in capture"
     )
 
 
-def _can_be_called(model: nn.Module, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> bool:
-    return call_error(model, arguments, named, "") is None and _failed_call(model, arguments, named) is None
+def _can_be_called(model: nn.Module, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> bool:
+    return call_error(model, arguments, keywords, "") is None and _failed_call(model, arguments, keywords) is None
 
 
-def _failed_call(model: nn.Module, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> DataError | None:
+def _failed_call(model: nn.Module, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> DataError | None:
     try:
         with torch.no_grad():
-            model(*arguments, **named)
+            model(*arguments, **keywords)
     except Exception as error:
         return DataError(
-            f"an example must be accepted by the module, got {_described((arguments, dict(named)))}: "
+            f"an example must be accepted by the module, got {_described((arguments, dict(keywords)))}: "
             f"{type(model).__name__} fails{_place(error)}: {_first_line(error)}; in capture"
         )
     return None
@@ -353,9 +351,9 @@ def _quiet_torch() -> Iterator[None]:
 
 
 def _described(arguments: Any) -> str:
-    positional, named = arguments
-    parts = [_kind(value) for value in positional]
-    return ", ".join([*parts, *(f"{name}={_kind(value)}" for name, value in named.items())]) or "none"
+    positional, keywords = arguments
+    kinds = [_kind(value) for value in positional]
+    return ", ".join([*kinds, *(f"{name}={_kind(value)}" for name, value in keywords.items())]) or "none"
 
 
 def _kind(value: Any) -> str:

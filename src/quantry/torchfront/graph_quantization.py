@@ -13,13 +13,12 @@ import onnx_ir as ir
 import torch
 from torch import fx
 
-from quantry.data.calibration_data import CalibrationData
 from quantry.data.open_data import calibration_data
 from quantry.errors import ModelError, RecipeError, SelectionError, known_keywords
 from quantry.execute.quantized_view import QuantizedView
 from quantry.graph.float_model import FloatModel
 from quantry.graph.load import model_source, read_model
-from quantry.memo import Handle, Memo, Store, Trace
+from quantry.memo import Memo, Store, Trace
 from quantry.notes import Note, NoteKind
 from quantry.numerics.torch_quantizer import FLOAT_TYPES
 from quantry.pipeline import Stages, calibration_samples, run_prepare, run_quantize
@@ -38,7 +37,7 @@ from quantry.torchfront.quantized_module import (
     require_quantized,
 )
 from quantry.torchfront.undo_conversions import clipped_nodes, converted_constants, converted_nodes
-from quantry.tune import Tuned, tune, tuned_model, tuned_params
+from quantry.tune import tune, tuned_model, tuned_params
 
 GraphLike: TypeAlias = "fx.GraphModule | ir.Model | str | os.PathLike[str] | bytes"
 """A captured graph, or a float ONNX model."""
@@ -70,8 +69,8 @@ class FloatScopes(KnownArguments):
 
     def __post_init__(self) -> None:
         for name in ("modules", "types", "tensors"):
-            given = getattr(self, name)
-            object.__setattr__(self, name, (given,) if isinstance(given, str | type) else tuple(given))
+            entries = getattr(self, name)
+            object.__setattr__(self, name, (entries,) if isinstance(entries, str | type) else tuple(entries))
 
 
 @known_keywords("quantize_graph", _OTHER_NAMES)
@@ -118,7 +117,9 @@ def quantize_graph(
     outside = tuple(name for name, scope in lowered.scopes.items() if scope.outside and name in present)
     recipe = _with_exclusions(recipe, outside) if outside else recipe
     # The data is opened once, when the first stage needs it, and not at all if none does.
-    calibration = functools.cache(lambda: _calibration(data, prepared.value, recipe))
+    calibration = functools.cache(
+        lambda: calibration_samples(calibration_data(arrays_of(data), prepared.value.inputs), recipe)
+    )
     if data is not None:
         calibration()  # Validate the data up front, even if no stage will read it.
     stages = run_quantize(prepared, calibration, recipe, memo)
@@ -185,24 +186,22 @@ def tune_weights(module: QuantizedModule, data: Any, steps: Iterable[TuneStep]) 
         RecipeError: There are no steps.
     """
     require_quantized(module, "tune_weights")
-    start, chosen = module.definition, tuple(steps)
-    if not chosen:
+    start, algorithms = module.definition, tuple(steps)
+    if not algorithms:
         raise RecipeError("tune_weights needs at least one algorithm, got none; pass for example steps=[Gptq()]")
     if module.is_frozen:
         raise ModelError("a module must be tuned before it is frozen, got a frozen one; in tune_weights")
     model, params = start.model, current_params(module)
     samples = calibration_data(arrays_of(data), model.inputs)
-    changed: set[str] = set()
-    for step in chosen:
+    tuned_names: set[str] = set()
+    for step in algorithms:
         done = tune(start.model, model, start.plan, params, samples, step)
         model = tuned_model(model, done)
         params = tuned_params(model, start.plan, done, start.recipe.scale.npu)
-        changed |= set(done.weights)
-    initializers = start.model.model.graph.initializers
-    before = {name: initializers[name].const_value for name in changed if name not in start.original_weights}
-    original = {name: np.asarray(value.numpy(), np.float32) for name, value in before.items() if value is not None}
+        tuned_names |= set(done.weights)
+    original = _values_of(start.model, tuned_names - start.original_weights.keys())
     final = replace(start, model=model, params=params, original_weights={**start.original_weights, **original})
-    return build_in_place_of(module, final, changed)
+    return build_in_place_of(module, final, tuned_names)
 
 
 # -- from the stages to a module ---------------------------------------------------------------------------------------
@@ -221,6 +220,7 @@ def _definition(lowered: Lowered, stages: Stages, recipe: Recipe, pending: tuple
     if recipe.prepare.npu is not None:
         models = stages.prepared.value.model, stages.equalized.value.model
         nodes, constants = converted_nodes(*models), converted_constants(*models)
+    tuned_names = {name for step in stages.tuned for name in step.value.weights}
     return ModuleDefinition(
         model=final,
         plan=stages.plan.value,
@@ -228,7 +228,7 @@ def _definition(lowered: Lowered, stages: Stages, recipe: Recipe, pending: tuple
         recipe=recipe,
         batch_norms=norms,
         arrays=arrays,
-        original_weights=_original_weights(stages.equalized.value, stages.tuned) | constants,
+        original_weights=_values_of(stages.equalized.value, tuned_names) | constants,
         original_nodes=nodes,
         frozen=lowered.buffers - {name for norm in norms.values() for name in norm.norm[:2]},
         trained=lowered.parameters,
@@ -239,9 +239,9 @@ def _definition(lowered: Lowered, stages: Stages, recipe: Recipe, pending: tuple
     )
 
 
-def _original_weights(model: FloatModel, steps: tuple[Handle[Tuned], ...]) -> dict[str, npt.NDArray[np.float32]]:
-    initializers = model.model.graph.initializers
-    values = {name: initializers[name].const_value for step in steps for name in step.value.weights}
+def _values_of(model: FloatModel, names: Iterable[str]) -> dict[str, npt.NDArray[np.float32]]:
+    """Return the values of some initializers."""
+    values = {name: model.model.graph.initializers[name].const_value for name in names}
     return {name: np.asarray(value.numpy(), np.float32) for name, value in values.items() if value is not None}
 
 
@@ -250,11 +250,11 @@ def _keep_frozen(module: QuantizedModule, model: fx.GraphModule) -> None:
 
     A model in which no weight is trained was prepared for inference, not frozen on purpose: its weights stay trainable.
     """
-    frozen = {name for name, part in model.named_parameters() if not part.requires_grad}
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     if len(frozen) < len(dict(model.named_parameters())):
         paths = {module.layout.tensors[name] for name in frozen & set(module.layout.tensors)}
-        for path, part in module.named_parameters():
-            part.requires_grad_(part.requires_grad and path not in paths)
+        for path, parameter in module.named_parameters():
+            parameter.requires_grad_(parameter.requires_grad and path not in paths)
 
 
 def _lowered(model: GraphLike) -> Lowered:
@@ -293,12 +293,12 @@ def _require_values(model: fx.GraphModule) -> None:
 # -- parts that stay float ---------------------------------------------------------------------------------------------
 
 
-def nodes_in(scopes: FloatScopes, where: Mapping[str, Scope], model: ir.Model) -> tuple[str, ...]:
+def nodes_in(scopes: FloatScopes, node_scopes: Mapping[str, Scope], model: ir.Model) -> tuple[str, ...]:
     """Return the names of the nodes that stay float.
 
     Args:
         scopes: The parts that stay float.
-        where: The scope of each node, by node name.
+        node_scopes: The scope of each node, by node name.
         model: The prepared model; nodes that folding has removed are not returned.
 
     Raises:
@@ -310,34 +310,28 @@ def nodes_in(scopes: FloatScopes, where: Mapping[str, Scope], model: ir.Model) -
             f"float_scopes must be FloatScopes(modules=..., types=..., tensors=...), got {scopes!r}; in quantize_graph"
         )
     present = {node.name or "": node for node in model.graph}
-    chosen: dict[str, None] = {}
+    selected: dict[str, None] = {}
     for path in scopes.modules:
         matches = name_pattern(path, "FloatScopes.modules")
-        hits = [name for name, scope in where.items() if any(map(matches, _enclosing(scope.path)))]
-        paths = (outer for scope in where.values() for outer in _enclosing(scope.path))
-        chosen |= dict.fromkeys(_checked(path, hits, paths, "module"))
+        hits = [name for name, scope in node_scopes.items() if any(map(matches, scope.paths))]
+        paths = (outer for scope in node_scopes.values() for outer in scope.paths)
+        selected |= dict.fromkeys(_checked(path, hits, paths, "module"))
     for kind in scopes.types:
         label = kind if isinstance(kind, str) else kind.__name__
-        hits = [name for name, scope in where.items() if label in scope.classes]
-        classes = (entry for scope in where.values() for entry in scope.classes)
-        chosen |= dict.fromkeys(_checked(label, hits, classes, "module class"))
+        hits = [name for name, scope in node_scopes.items() if label in scope.classes]
+        classes = (entry for scope in node_scopes.values() for entry in scope.classes)
+        selected |= dict.fromkeys(_checked(label, hits, classes, "module class"))
     producers = {output.name or "": name for name, node in present.items() for output in node.outputs}
     for tensor in scopes.tensors:
         matches = name_pattern(tensor, "FloatScopes.tensors")
         hits = [producer for name, producer in producers.items() if matches(name)]
-        chosen |= dict.fromkeys(_checked(tensor, hits, producers, "tensor"))
-    return tuple(name for name in chosen if name in present)
+        selected |= dict.fromkeys(_checked(tensor, hits, producers, "tensor"))
+    return tuple(name for name in selected if name in present)
 
 
-def _enclosing(path: str) -> list[str]:
-    """Return the paths of the modules around a path, outermost first, and the path itself."""
-    parts = path.split(".")
-    return [".".join(parts[: depth + 1]) for depth in range(len(parts))]
-
-
-def _checked(entry: str, hits: list[str], known: Iterable[str], kind: str) -> list[str]:
+def _checked(entry: str, hits: list[str], candidates: Iterable[str], kind: str) -> list[str]:
     if not hits:
-        names = sorted(set(known) - {""})
+        names = sorted(set(candidates) - {""})
         raise SelectionError(
             f"every float scope must name a {kind} of the captured model, got {entry!r}"
             f"{meant(entry, names)}; it has {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
@@ -364,10 +358,6 @@ def arrays_of(data: Any) -> Any:
     return data
 
 
-def _calibration(data: Any, model: FloatModel, recipe: Recipe) -> CalibrationData:
-    return calibration_samples(calibration_data(arrays_of(data), model.inputs), recipe)
-
-
 def _sample(sample: Any) -> Any:
     if isinstance(sample, torch.Tensor):
         # NumPy has no bfloat16.
@@ -381,8 +371,8 @@ def _sample(sample: Any) -> Any:
 
 def _named(sample: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield arrays by the names that torch.export gives to nested arguments: ``p_x`` for ``p["x"]``."""
-    parts = sample.items() if isinstance(sample, dict) else enumerate(sample)
-    for key, value in parts:
+    entries = sample.items() if isinstance(sample, dict) else enumerate(sample)
+    for key, value in entries:
         name = f"{prefix}{key}"
         if isinstance(value, dict | list | tuple):
             yield from _named(value, f"{name}_")

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
 from quantry.errors import DataError, RecipeError
+from quantry.torchfront.quantized_module import evaluation_mode
 
 _SHARE, _MOST = 5, 8
 """One batch in five is held out, at most eight: more would only cost time."""
@@ -31,7 +32,7 @@ CHECKS = 8
 
 
 @dataclass(frozen=True)
-class Gain:
+class HeldOutImprovement:
     """What training gained on batches it was not trained on.
 
     Attributes:
@@ -51,15 +52,13 @@ class Gain:
     by_sample: bool = False
 
     def __str__(self) -> str:
-        where = "the training batch" if self.trained_on else self._counted()
+        singular, plural = ("sample", "samples") if self.by_sample else ("batch", "batches")
+        counted = f"{self.batches} held-out {singular if self.batches == 1 else plural}"
+        basis = "the training batch" if self.trained_on else counted
         if not self.step:
-            return f"training did not lower the loss on {where}, {self.before:.4g}: the module is as it was before"
+            return f"training did not lower the loss on {basis}, {self.before:.4g}: the module is as it was before"
         change = 100 * (1 - self.after / self.before) if self.before else 0.0
-        return f"training lowered the loss on {where} from {self.before:.4g} to {self.after:.4g}, by {change:.0f} %"
-
-    def _counted(self) -> str:
-        one, several = ("sample", "samples") if self.by_sample else ("batch", "batches")
-        return f"{self.batches} held-out {one if self.batches == 1 else several}"
+        return f"training lowered the loss on {basis} from {self.before:.4g} to {self.after:.4g}, by {change:.0f} %"
 
 
 class Batches:
@@ -87,11 +86,11 @@ class Batches:
                 raise DataError(f"held_out must be a list of batches or None, got {type(held_out).__name__}; in qat")
             self.held_out = list(held_out)
         elif isinstance(batches, Sequence):
-            places = set(range(len(batches))[_SHARE - 1 :: _SHARE][:_MOST] or range(len(batches))[-1:])
-            self.held_out = [batches[place] for place in sorted(places)]
+            indices = set(range(len(batches))[_SHARE - 1 :: _SHARE][:_MOST] or range(len(batches))[-1:])
+            self.held_out = [batches[index] for index in sorted(indices)]
             self.trained_on = len(batches) == 1
             if not self.trained_on:
-                self._source = [batch for place, batch in enumerate(batches) if place not in places]
+                self._source = [batch for index, batch in enumerate(batches) if index not in indices]
         elif _shuffles(batches):
             self._take_indices(batches)
         else:
@@ -108,16 +107,16 @@ class Batches:
         """Hold out the samples of some batches, drawn once: every pass mixes all samples."""
         # A sampler may be endless, and need not know its length.
         count = len(loader.batch_sampler) if isinstance(loader.batch_sampler, Sized) else _SHARE
-        wanted = min(_MOST, max(1, count // _SHARE))
-        drawn = [list(indices) for indices in islice(loader.batch_sampler, wanted + 1)]
-        chosen = drawn[:wanted]
+        share = min(_MOST, max(1, count // _SHARE))
+        drawn = [list(indices) for indices in islice(loader.batch_sampler, share + 1)]
+        index_batches = drawn[:share]
         if len(drawn) == 1:
-            chosen = [drawn[0][: max(1, len(drawn[0]) // _SHARE)]]
+            index_batches = [drawn[0][: max(1, len(drawn[0]) // _SHARE)]]
             self.trained_on = len(drawn[0]) == 1
-        self._taken = len(chosen)
-        self.held_out = [loader.collate_fn([loader.dataset[at] for at in indices]) for indices in chosen]
+        self._taken = len(index_batches)
+        self.held_out = [loader.collate_fn([loader.dataset[at] for at in indices]) for indices in index_batches]
         if not self.trained_on:
-            self._source = _without(loader, {at for indices in chosen for at in indices})
+            self._source = _without(loader, {at for indices in index_batches for at in indices})
 
     def __iter__(self) -> Iterator[Any]:
         count = 0
@@ -125,18 +124,20 @@ class Batches:
             count += 1
             yield batch
         while True:
-            before = count
+            count_before_pass = count
             for batch in islice(iter(self._source), self._skipped, None):
                 count += 1
                 yield batch
-            if count == before:
+            if count == count_before_pass:
                 if self._taken and not count:  # there are no others
                     count, self._taken, self._skipped, self.trained_on = self._taken, 0, 0, True
                     yield from self.held_out
                     continue
                 read = count + self._taken
-                given = f"{read} that can be read only once, as from a generator; make a list" if read else "none"
-                raise DataError(f"training needs at least one batch, and must read all repeatedly, got {given}; in qat")
+                available = f"{read} that can be read only once, as from a generator; make a list" if read else "none"
+                raise DataError(
+                    f"training needs at least one batch, and must read all repeatedly, got {available}; in qat"
+                )
 
 
 def _shuffles(batches: Any) -> bool:
@@ -158,9 +159,9 @@ class _Remaining:
     def __iter__(self) -> Iterator[Any]:
         for entry in self._indices:
             if isinstance(entry, list | tuple):
-                left = [at for at in entry if at not in self._held_out]
-                if left:
-                    yield left
+                remaining = [at for at in entry if at not in self._held_out]
+                if remaining:
+                    yield remaining
             elif entry not in self._held_out:
                 yield entry
 
@@ -169,13 +170,13 @@ def _without(loader: Any, held_out: set[Any]) -> Any:
     """Return a copy of a loader, with all its settings, that leaves out some samples."""
     sampler, batch_sampler = _Remaining(loader.sampler, held_out), _Remaining(loader.batch_sampler, held_out)
     if type(loader.batch_sampler) is BatchSampler:
-        left = sum(1 for _ in islice(sampler, loader.batch_size))
+        remaining = sum(1 for _ in islice(sampler, loader.batch_size))
         # Whole batches again, unless the rest is less than one.
-        batch_sampler = BatchSampler(sampler, loader.batch_size, loader.drop_last and left >= loader.batch_size)
-    rest = copy.copy(loader)
+        batch_sampler = BatchSampler(sampler, loader.batch_size, loader.drop_last and remaining >= loader.batch_size)
+    loader_copy = copy.copy(loader)
     # A loader does not let its samplers be replaced, but no pass over the copy has begun.
-    rest.__dict__.update(sampler=sampler, batch_sampler=batch_sampler, _iterator=None)
-    return rest
+    loader_copy.__dict__.update(sampler=sampler, batch_sampler=batch_sampler, _iterator=None)
+    return loader_copy
 
 
 def single_samples(batch: Any) -> list[Any]:
@@ -199,24 +200,26 @@ def output_errors(
         teacher: The float model.
         calls: Positional and keyword arguments of each call.
     """
-    wanted = [_results(teacher, call) for call in calls]
-    sizes = [torch.stack([part.square().mean() for part in parts]).mean() for parts in zip(*wanted, strict=True)]
+    targets = [_results(teacher, call) for call in calls]
+    sizes = [
+        torch.stack([output.square().mean() for output in outputs]).mean() for outputs in zip(*targets, strict=True)
+    ]
 
     def loss(module: nn.Module, batch: Any) -> Tensor:
         call, expected = batch
-        found = _results(module, call)
-        if [part.shape for part in found] != [part.shape for part in expected]:
+        results = _results(module, call)
+        if [output.shape for output in results] != [output.shape for output in expected]:
             return torch.tensor(math.inf)  # a number of results that depends on the values
-        triples = zip(found, expected, sizes, strict=True)
+        triples = zip(results, expected, sizes, strict=True)
         return torch.stack([(ours - theirs).square().mean() / (size + _TINY) for ours, theirs, size in triples]).mean()
 
-    return loss, list(zip(calls, wanted, strict=True))
+    return loss, list(zip(calls, targets, strict=True))
 
 
 def _results(module: nn.Module, call: tuple[tuple[Any, ...], dict[str, Any]]) -> list[Tensor]:
-    arguments, named = call
+    arguments, keywords = call
     with torch.no_grad():
-        leaves = tree_leaves(module(*arguments, **named))
+        leaves = tree_leaves(module(*arguments, **keywords))
     return [leaf.float() for leaf in leaves if torch.is_tensor(leaf) and leaf.numel()]
 
 
@@ -232,15 +235,15 @@ class _Measured:
     def mean(self) -> float:
         return sum(self.losses) / len(self.losses)
 
-    def is_clearly_better_than(self, other: "_Measured") -> bool:
+    def is_clearly_better_than(self, reference: "_Measured") -> bool:
         """Return whether the losses are lower by more than chance explains."""
         count = len(self.losses)
-        gains = [theirs - ours for ours, theirs in zip(self.losses, other.losses, strict=True)]
+        gains = [theirs - ours for ours, theirs in zip(self.losses, reference.losses, strict=True)]
         mean = sum(gains) / count
-        if count < _FEW and mean > _LARGE * abs(other.mean):
+        if count < _FEW and mean > _LARGE * abs(reference.mean):
             return True
         spread = math.sqrt(sum((gain - mean) ** 2 for gain in gains) / max(1, count - 1) / count)
-        return mean > max(_ERRORS * spread, _LEAST * abs(other.mean))
+        return mean > max(_ERRORS * spread, _LEAST * abs(reference.mean))
 
 
 class HeldOut:
@@ -258,29 +261,29 @@ class HeldOut:
 
     def check(self, module: nn.Module, step: int) -> None:
         """Measure a module after a number of steps; the first call measures its start."""
-        self._last = _Measured(step, self._losses(module), _copied(module.state_dict()))
+        state = module.state_dict().items()
+        copied = {name: value.clone() if torch.is_tensor(value) else value for name, value in state}
+        self._last = _Measured(step, self._losses(module), copied)
         if self._start is None:
             self._start = self._best = self._last
         elif self._last.mean < self._best.mean:
             self._best = self._last
 
-    def finish(self, module: nn.Module, *, trained_on: bool) -> Gain:
+    def finish(self, module: nn.Module, *, trained_on: bool) -> HeldOutImprovement:
         """Give the module its last state, a clearly better earlier one, or its start if none is better than that."""
         assert self._start is not None
         start, best, last = self._start, self._best, self._last
         # The smallest of several noisy numbers looks better than it is, and the last step has the lowest rate.
         order = (best, last) if best.is_clearly_better_than(last) else (last, best)
-        chosen = next((one for one in order if one.is_clearly_better_than(start)), start)
-        module.load_state_dict(chosen.state)
-        return Gain(start.mean, chosen.mean, chosen.step, len(start.losses), trained_on, self._by_sample)
+        kept_state = next((candidate for candidate in order if candidate.is_clearly_better_than(start)), start)
+        module.load_state_dict(kept_state.state)
+        return HeldOutImprovement(
+            start.mean, kept_state.mean, kept_state.step, len(start.losses), trained_on, self._by_sample
+        )
 
     def _losses(self, module: nn.Module) -> list[float]:
-        modes = {part: part.training for part in module.modules()}
-        module.eval()
-        with torch.no_grad():
+        with evaluation_mode(module), torch.no_grad():
             losses = [one_number(self._loss(module, batch)) for batch in self._batches]
-        for part, training in modes.items():
-            part.training = training
         return [loss if math.isfinite(loss) else math.inf for loss in losses]
 
 
@@ -291,10 +294,6 @@ def one_number(value: Any) -> float:
         RecipeError: It is not a tensor with one number.
     """
     if not torch.is_tensor(value) or value.numel() != 1:
-        given = f"one of shape {list(value.shape)}" if torch.is_tensor(value) else type(value).__name__
-        raise RecipeError(f"a loss must return one number as a tensor, got {given}; take its mean; in qat")
+        description = f"one of shape {list(value.shape)}" if torch.is_tensor(value) else type(value).__name__
+        raise RecipeError(f"a loss must return one number as a tensor, got {description}; take its mean; in qat")
     return float(value.detach())
-
-
-def _copied(state: dict[str, Any]) -> dict[str, Any]:
-    return {name: value.clone() if torch.is_tensor(value) else value for name, value in state.items()}

@@ -113,7 +113,7 @@ def find_batch_norms(
     Returns:
         Normalizations by the name of the layer's weight, and the values of the initializers they need.
     """
-    found: dict[str, BatchNormOf] = {}
+    norms: dict[str, BatchNormOf] = {}
     arrays: dict[str, npt.NDArray[np.float32]] = {}
     for node in original.graph:
         layer = _layer_before(node)
@@ -124,16 +124,16 @@ def find_batch_norms(
         name = weight.name or ""
         if not _same_weight(name, prepared.model, final.model) or _same_weight(name, original, final.model):
             continue  # changed after folding, or never folded
-        parts = [part for part in (weight, bias, *node.inputs[1:5]) if part is not None]
-        if any(part.const_value is None for part in parts):
+        values = [value for value in (weight, bias, *node.inputs[1:5]) if value is not None]
+        if any(value.const_value is None for value in values):
             continue
-        arrays |= {part.name or "": _floats(part) for part in parts}
-        names = [part.name or "" for part in node.inputs[1:5] if part is not None]
+        arrays |= {value.name or "": _floats(value) for value in values}
+        names = [value.name or "" for value in node.inputs[1:5] if value is not None]
         numbers = (node.attributes.get_float("epsilon", 1e-5), 1.0 - node.attributes.get_float("momentum", 0.9))
-        found[name] = BatchNormOf(
+        norms[name] = BatchNormOf(
             None if bias is None else bias.name, (names[0], names[1], names[2], names[3]), *numbers
         )
-    return found, arrays
+    return norms, arrays
 
 
 def _layer_before(node: ir.Node) -> ir.Node | None:

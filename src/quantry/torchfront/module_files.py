@@ -11,23 +11,25 @@ from quantry.errors import ModelError
 from quantry.torchfront.quantized_module import QuantizedModule
 
 
-def save_module(model: nn.Module, path: Path, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+def save_module(model: nn.Module, path: Path, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
     """Write a module that is or contains a quantized one.
 
     Args:
         model: The module.
         path: The file; its folder is created if it is missing.
         arguments: The module is called with these once, so that a model that cannot run is not saved; () for no call.
-        named: Keyword arguments of that call.
+        keywords: Keyword arguments of that call.
 
     Raises:
         ModelError: There is no quantized module.
     """
-    if not isinstance(model, nn.Module) or not any(isinstance(part, QuantizedModule) for part in model.modules()):
+    if not isinstance(model, nn.Module) or not any(
+        isinstance(submodule, QuantizedModule) for submodule in model.modules()
+    ):
         raise ModelError(f"a model to save must be or contain a quantized module, got {type(model).__name__}")
-    if arguments or named:
+    if arguments or keywords:
         with torch.no_grad():
-            model(*arguments, **named)
+            model(*arguments, **keywords)
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save(model, path)
 

@@ -29,7 +29,7 @@ from quantry.torchfront.exactness import rounded_operators
 from quantry.torchfront.freezing import freeze
 from quantry.torchfront.graph_capture import call_error, capture, example_call
 from quantry.torchfront.lowering import lower
-from quantry.torchfront.quantized_module import QuantizedModule
+from quantry.torchfront.quantized_module import QuantizedModule, evaluation_mode
 from quantry.torchfront.submodules import MergedModel, frozen_inside, region_operators, regions
 from quantry.torchfront.switches import require_enabled
 
@@ -84,17 +84,13 @@ class Exported:
     def __str__(self) -> str:
         if self.is_exact:
             return f"{self.path}: onnxruntime and torch agree bit for bit"
-        text = self._measured()
-        return f"{text}; exact except for {', '.join(self.rounded)}" if self.rounded else text
-
-    def _measured(self) -> str:
-        if not any(entry.differing for entry in self.differences):
-            count = sum(entry.count for entry in self.differences)
-            return f"{self.path}: onnxruntime and torch agree in all {count} values"
-        worst = max(self.differences, key=lambda entry: entry.largest)
-        return (
-            f"{self.path}: {worst.differing} of {worst.count} values of {worst.name!r} differ, by {worst.largest:.3g}"
-        )
+        worst = max(self.differences, key=lambda entry: entry.largest, default=OutputDifference("", 0, 0, 0.0))
+        if any(entry.differing for entry in self.differences):
+            text = f"{worst.differing} of {worst.count} values of {worst.name!r} differ, by {worst.largest:.3g}"
+        else:
+            text = f"onnxruntime and torch agree in all {sum(entry.count for entry in self.differences)} values"
+        exceptions = f"; exact except for {', '.join(self.rounded)}" if self.rounded else ""
+        return f"{self.path}: {text}{exceptions}"
 
 
 @dataclass(frozen=True)
@@ -145,18 +141,14 @@ def export(
     if not isinstance(options, ExportOptions):
         raise RecipeError(f"options must be ExportOptions(...), got {type(options).__name__}; in export")
     require_enabled(model, "export")
-    calls = [_call(model, call) for call in (example, *samples)]
+    calls: list[Call] = torch.utils._pytree.tree_map(
+        lambda leaf: leaf.cpu() if torch.is_tensor(leaf) else leaf,
+        [example_call(model, call, caller="export") for call in (example, *samples)],
+    )
     if isinstance(model, QuantizedModule):
-        return _export(_final(model), Path(path), calls, options)
+        return _export(model if model.is_frozen else freeze(model), Path(path), calls, options)
     with frozen_inside(model):
         return _export(model, Path(path), calls, options)
-
-
-def _call(model: nn.Module, example: Any) -> Call:
-    moved: Call = torch.utils._pytree.tree_map(
-        lambda leaf: leaf.cpu() if torch.is_tensor(leaf) else leaf, example_call(model, example, where="export")
-    )
-    return moved
 
 
 def _export(model: nn.Module, path: Path, calls: list[Call], options: ExportOptions) -> Exported:
@@ -165,32 +157,32 @@ def _export(model: nn.Module, path: Path, calls: list[Call], options: ExportOpti
         if wrong is not None:
             raise wrong
     expected = [_results(model, call) for call in calls]  # before writing, so that a wrong example leaves no file
-    whole, inside = _assembled(model, calls[0], options)
-    if options.opset is not None and options.opset > whole.model.opset_imports[""]:
-        whole.model = convert_opset(whole.model, options.opset)
-    _fix_sizes(whole.model, calls[0], options)
-    whole.rename(_new_names(whole.model, options))
+    merged, inside = _assembled(model, calls[0], options)
+    if options.opset is not None and options.opset > merged.model.opset_imports[""]:
+        merged.model = convert_opset(merged.model, options.opset)
+    _fix_sizes(merged.model, calls[0], options)
+    merged.rename(_new_names(merged.model, options))
     recipe = inside[0].definition.recipe
     written = recipe.emit if options.format is None else EmitOptions(options.format)
     metadata = {"quantry.version": quantry.__version__}
-    quantized = emit(FloatModel(whole.model), whole.plan, whole.params, written, metadata)
+    quantized = emit(FloatModel(merged.model), merged.plan, merged.params, written, metadata)
     files = quantized.save(path)
     limited = recipe.scale.npu is not None and isinstance(written.format, Qdq | VitisQdq)
-    checked = limited and bool(whole.plan.quantized_nodes)  # nothing is where all operators belong to branches
+    checked = limited and bool(merged.plan.quantized_nodes)  # nothing is where all operators belong to branches
     return Exported(
         path=path,
         files=files,
         model=quantized,
         differences=_differences(expected, calls, quantized),
-        rounded=rounded_operators(whole.model, QuantizedView(whole.plan, whole.params)),
-        violations=_violations(whole, quantized) if checked else (),
-        notes=(*(note for part in inside for note in part.definition.notes), *quantized.notes),
+        rounded=rounded_operators(merged.model, QuantizedView(merged.plan, merged.params)),
+        violations=_violations(merged, quantized) if checked else (),
+        notes=(*(note for module in inside for note in module.definition.notes), *quantized.notes),
     )
 
 
-def _violations(whole: MergedModel, quantized: QuantizedModel) -> tuple[Violation, ...]:
+def _violations(merged: MergedModel, quantized: QuantizedModel) -> tuple[Violation, ...]:
     """Return violated rules of quantized nodes; nodes that are float on purpose run on another device."""
-    outside = {node.name for node in whole.model.graph} - set(whole.plan.quantized_nodes)
+    outside = {node.name for node in merged.model.graph} - set(merged.plan.quantized_nodes)
     return tuple(entry for entry in check_model(quantized.model.clone(), "npu-int8") if entry.node not in outside)
 
 
@@ -199,24 +191,20 @@ def _assembled(model: nn.Module, call: Call, options: ExportOptions) -> tuple[Me
     if isinstance(model, QuantizedModule):
         definition = model.definition
         return MergedModel(definition.model.model.clone(), definition.plan, definition.params), [model]
-    with _on_cpu(model), region_operators(model, *call) as found:
-        if not found:
+    with _on_cpu(model), region_operators(model, *call) as modules:
+        if not modules:
             raise ModelError(
                 f"a model to export must be or contain a quantized module, got {type(model).__name__} without any; "
                 "quantize it first"
             )
         graph = capture(model, *call, dynamic_shapes="batch" if options.dynamic_batch else None)
-        first = next(iter(found))
+        first = next(iter(modules))
         lowered = lower(graph, f"export the quantized module by itself: export_onnx(model.{first}, ...)")
-    whole = MergedModel(lowered.model)
+    merged = MergedModel(lowered.model)
     for key, node in regions(lowered.model).items():
-        whole.insert(node, found[key].definition)
-    infer_shapes(whole.model)
-    return whole, list(found.values())
-
-
-def _final(module: QuantizedModule) -> QuantizedModule:
-    return module if module.is_frozen else freeze(module)
+        merged.insert(node, modules[key].definition)
+    infer_shapes(merged.model)
+    return merged, list(modules.values())
 
 
 @contextmanager
@@ -243,10 +231,10 @@ def _fix_sizes(model: ir.Model, call: Call, options: ExportOptions) -> None:
 def _new_names(model: ir.Model, options: ExportOptions) -> dict[str, str]:
     sides = ((_inputs(model), options.input_names, "input"), (model.graph.outputs, options.output_names, "output"))
     names: dict[str, str] = {}
-    for values, wanted, side in sides:
-        if wanted and len(wanted) != len(values):
-            raise RecipeError(f"{side}_names must name all {len(values)} {side}s, got {list(wanted)}; in export")
-        names |= {value.name or "": name for value, name in zip(values, wanted, strict=False)}
+    for values, new_names, side in sides:
+        if new_names and len(new_names) != len(values):
+            raise RecipeError(f"{side}_names must name all {len(values)} {side}s, got {list(new_names)}; in export")
+        names |= {value.name or "": name for value, name in zip(values, new_names, strict=False)}
     twice = [name for name, count in Counter(names.values()).items() if count > 1]
     if twice:
         raise RecipeError(f"input_names and output_names must be unique, got {twice[0]!r} twice; in export")
@@ -263,12 +251,9 @@ def _tensors(call: Call) -> list[torch.Tensor]:
 
 def _results(model: nn.Module, call: Call) -> list[Any]:
     """Return the model's results for the example, in evaluation mode."""
-    arguments, named = call
-    modes = {part: part.training for part in model.modules()}
-    with _on_cpu(model), torch.no_grad():
-        leaves = torch.utils._pytree.tree_leaves(model.eval()(*arguments, **named))
-    for part, training in modes.items():
-        part.training = training
+    arguments, keywords = call
+    with evaluation_mode(model), _on_cpu(model), torch.no_grad():
+        leaves = torch.utils._pytree.tree_leaves(model(*arguments, **keywords))
     return [leaf.numpy() for leaf in leaves if torch.is_tensor(leaf)]
 
 
@@ -276,11 +261,13 @@ def _differences(
     expected: list[list[Any]], calls: list[Call], quantized: QuantizedModel
 ) -> tuple[OutputDifference, ...]:
     session = simulation_session(quantized.model)
-    found: list[list[OutputDifference]] = []
-    for wanted, call in zip(expected, calls, strict=True):
+    per_call: list[list[OutputDifference]] = []
+    for expected_outputs, call in zip(expected, calls, strict=True):
         feeds = {port.name: tensor.numpy() for port, tensor in zip(session.get_inputs(), _tensors(call), strict=True)}
         results = run_session(session, feeds)
-        found.append([_difference(name, *pair) for name, *pair in zip(results, results.values(), wanted, strict=True)])
+        per_call.append(
+            [_difference(name, *pair) for name, *pair in zip(results, results.values(), expected_outputs, strict=True)]
+        )
     return tuple(
         OutputDifference(
             entries[0].name,
@@ -288,10 +275,10 @@ def _differences(
             sum(entry.differing for entry in entries),
             max(entry.largest for entry in entries),
         )
-        for entries in zip(*found, strict=True)
+        for entries in zip(*per_call, strict=True)
     )
 
 
-def _difference(name: str, found: Any, expected: Any) -> OutputDifference:
-    error = np.abs(found.astype(np.float64) - expected.astype(np.float64))
-    return OutputDifference(name, found.size, int((error > 0).sum()), float(error.max(initial=0.0)))
+def _difference(name: str, output: Any, expected: Any) -> OutputDifference:
+    error = np.abs(output.astype(np.float64) - expected.astype(np.float64))
+    return OutputDifference(name, output.size, int((error > 0).sum()), float(error.max(initial=0.0)))

@@ -54,11 +54,11 @@ def nodes_outside(graph: fx.Graph) -> frozenset[str]:
 
 def _reached(starts: Iterable[fx.Node], neighbours: Callable[[fx.Node], Iterable[fx.Node]]) -> set[fx.Node]:
     """Return the nodes that are reached without passing a mark; the starts are among them."""
-    found: dict[fx.Node, None] = dict.fromkeys(starts)
-    waiting = list(found)
-    while waiting:
-        for node in neighbours(waiting.pop()):
-            if node not in found and node.target not in STUBS:
-                found[node] = None
-                waiting.append(node)
-    return set(found)
+    reached: dict[fx.Node, None] = dict.fromkeys(starts)
+    pending = list(reached)
+    while pending:
+        for node in neighbours(pending.pop()):
+            if node not in reached and node.target not in STUBS:
+                reached[node] = None
+                pending.append(node)
+    return set(reached)

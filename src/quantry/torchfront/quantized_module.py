@@ -2,19 +2,23 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx, nn
 
 from quantry.errors import ModelError
 from quantry.execute.control_flow import ControlFlow
+from quantry.execute.fake_quantizer import FakeQuantizer
 from quantry.execute.graph_builder import GraphBuilder, Layout
 from quantry.notes import Note
-from quantry.torchfront.held_out import Gain
 from quantry.torchfront.module_definition import ModuleDefinition
+
+if TYPE_CHECKING:
+    from quantry.torchfront.held_out import HeldOutImprovement
 
 
 class QuantizedModule(fx.GraphModule):  # type: ignore[misc]
@@ -31,20 +35,20 @@ class QuantizedModule(fx.GraphModule):  # type: ignore[misc]
         gain: What the last `qat` gained on held-out batches; None before.
     """
 
-    gain: Gain | None = None
+    gain: "HeldOutImprovement | None" = None
 
     def __init__(self, root: nn.Module, graph: fx.Graph, definition: ModuleDefinition, layout: Layout) -> None:
         super().__init__(root, graph, "QuantizedModule")
         # fx copies what the graph itself uses; graphs inside its nodes use more.
-        for name, part in root.named_children():
-            self.add_module(name, part)
+        for name, submodule in root.named_children():
+            self.add_module(name, submodule)
         for name, parameter in root.named_parameters(recurse=False):
             self.register_parameter(name, parameter)
         for name, buffer in root.named_buffers(recurse=False):
             self.register_buffer(name, buffer)
-        for part in self.modules():
-            if isinstance(part, ControlFlow):
-                part.enclose(self)
+        for submodule in self.modules():
+            if isinstance(submodule, ControlFlow):
+                submodule.enclose(self)
         self.definition = definition
         self.layout = layout
         self.is_frozen = False
@@ -65,13 +69,13 @@ class QuantizedModule(fx.GraphModule):  # type: ignore[misc]
         if len(names) != count:
             return  # nested arguments, which torch flattens
         defaults: list[Any] = []
-        for place in reversed(range(count)):
-            if place not in self.definition.arguments:
+        for index in reversed(range(count)):
+            if index not in self.definition.arguments:
                 break
-            defaults.insert(0, self.definition.arguments[place])
+            defaults.insert(0, self.definition.arguments[index])
         function.__defaults__ = tuple(defaults) or None
 
-    def add_gain(self, gain: Gain) -> None:
+    def add_gain(self, gain: "HeldOutImprovement") -> None:
         """Set `gain`, and add it to the notes of the definition."""
         self.gain = gain
         self.definition = replace(self.definition, notes=(*self.definition.notes, Note.of("{gain}", gain=str(gain))))
@@ -86,10 +90,10 @@ class QuantizedModule(fx.GraphModule):  # type: ignore[misc]
 
     def _apply(self, function: Callable[[Tensor], Tensor], *arguments: Any) -> "QuantizedModule":
         # torch calls this for to(), half() and cuda(), also for those of an enclosing model.
-        made = function(torch.empty(0)).dtype
-        if made != torch.float32:
+        dtype = function(torch.empty(0)).dtype
+        if dtype != torch.float32:
             raise ModelError(
-                f"a quantized module must compute in float32, got a conversion to {str(made).removeprefix('torch.')}; "
+                f"a quantized module must compute in float32, got a conversion to {str(dtype).removeprefix('torch.')}; "
                 "for mixed precision run it within torch.autocast; in QuantizedModule"
             )
         moved: QuantizedModule = super()._apply(function, *arguments)
@@ -113,41 +117,61 @@ def build(definition: ModuleDefinition) -> QuantizedModule:
 
 
 def build_in_place_of(
-    module: QuantizedModule, definition: ModuleDefinition, changed: Collection[str]
+    module: QuantizedModule, definition: ModuleDefinition, weights: Collection[str]
 ) -> QuantizedModule:
     """Return a module with other weights than a given one, on its device and in evaluation mode.
 
     Args:
         module: The given module; it is not changed.
         definition: What the new module is built from.
-        changed: Weights that differ from those of the given module. Normalizations of their layers are folded, because
+        weights: Weights that differ from those of the given module. Normalizations of their layers are folded, because
             their own unfolded weights are not known.
     """
-    norms = {name: norm for name, norm in definition.batch_norms.items() if name not in changed}
+    norms = {name: norm for name, norm in definition.batch_norms.items() if name not in weights}
     built = build(replace(definition, batch_norms=norms))
-    built.to(next((part.device for part in module.parameters()), torch.device("cpu")))
+    built.to(next((parameter.device for parameter in module.parameters()), torch.device("cpu")))
     built.eval()
     return built
 
 
-def require_quantized(module: nn.Module, where: str) -> None:
+def fake_quantizers(module: QuantizedModule) -> dict[str, FakeQuantizer]:
+    """Return the quantizers to integers, by the tensor whose scale they hold."""
+    quantizers = {name: module.get_submodule(path) for name, path in module.layout.quantizers.items()}
+    return {name: quantizer for name, quantizer in quantizers.items() if isinstance(quantizer, FakeQuantizer)}
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Switch a model to evaluation mode for the duration of a block, then each of its modules back."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+def require_quantized(module: nn.Module, caller: str) -> None:
     """Raise ModelError if a module is not quantized, and name the submodule that was probably meant."""
     if isinstance(module, QuantizedModule):
         return
-    parts = module.named_modules() if isinstance(module, nn.Module) else ()
-    inside = [name for name, part in parts if isinstance(part, QuantizedModule)]
+    submodules = module.named_modules() if isinstance(module, nn.Module) else ()
+    inside = [name for name, submodule in submodules if isinstance(submodule, QuantizedModule)]
     hint = f"whose submodule {inside[0]!r} is quantized: pass that" if inside else "which has none: quantize it first"
-    raise ModelError(f"a module must be a result of quantize_model, got {type(module).__name__}, {hint}; in {where}")
+    raise ModelError(f"a module must be a result of quantize_model, got {type(module).__name__}, {hint}; in {caller}")
 
 
-def refuse_quantized(model: nn.Module, where: str) -> None:
+def refuse_quantized(model: nn.Module, caller: str) -> None:
     """Raise ModelError if a model, or a part of it, is already quantized."""
-    inside = [name for name, part in model.named_modules() if isinstance(part, QuantizedModule)]
+    inside = [name for name, submodule in model.named_modules() if isinstance(submodule, QuantizedModule)]
     if inside:
-        place = (
+        description = (
             f"one whose submodule {inside[0]!r} is already quantized" if inside[0] else "one that is already quantized"
         )
-        raise ModelError(f"a model to quantize must be float, got {place}; train or freeze it instead; in {where}")
+        raise ModelError(
+            f"a model to quantize must be float, got {description}; train or freeze it instead; in {caller}"
+        )
 
 
 _SWITCHES = "_extra_state"
@@ -156,7 +180,7 @@ _SWITCHES = "_extra_state"
 
 def _state(module: QuantizedModule) -> dict[str, Any]:
     trained = {name: parameter.requires_grad for name, parameter in module.named_parameters()}
-    modes = {name: part.training for name, part in module.named_modules()}
+    modes = {name: submodule.training for name, submodule in module.named_modules()}
     tensor = next(iter(module.state_dict(keep_vars=True).values()), None)
     devices = {value.device for value in module.parameters()} or {torch.device("cpu")}
     return {
@@ -177,8 +201,8 @@ def _restored(module: QuantizedModule, state: dict[str, Any]) -> QuantizedModule
     module.is_frozen = state["is_frozen"]
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(state["trained"].get(name, True))
-    for name, part in module.named_modules():
-        part.training = state["modes"].get(name, module.training)
+    for name, submodule in module.named_modules():
+        submodule.training = state["modes"].get(name, module.training)
     return module
 
 

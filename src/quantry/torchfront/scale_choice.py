@@ -24,10 +24,9 @@ from quantry.torchfront.error_costs import (
     candidate_errors,
     check_scales_are_fixed,
     collect_costs,
-    fake_quantizers,
 )
 from quantry.torchfront.freezing import current_params
-from quantry.torchfront.quantized_module import QuantizedModule
+from quantry.torchfront.quantized_module import QuantizedModule, fake_quantizers
 
 _OCTAVES = 3
 """Candidates reach this many powers of two up and down from the calibrated scale, which is rarely further off."""
@@ -64,16 +63,21 @@ def choose_scales(
     """
     check_scales_are_fixed(module, "choose_scales")
     costs = {
-        name: _ScaleCosts(part, 2.0 ** np.arange(-_OCTAVES, _OCTAVES + _step(part) / 2, _step(part)))
-        for name, part in fake_quantizers(module).items()
+        name: _ScaleCosts(quantizer, 2.0 ** np.arange(-_OCTAVES, _OCTAVES + _step(quantizer) / 2, _step(quantizer)))
+        for name, quantizer in fake_quantizers(module).items()
     }
     collect_costs(module, costs, batches, importance, seed)
     moved = 0
     for names in tied_scales(module):
-        known = [costs[name] for name in names if name in costs and costs[name].seen]
-        if len(known) == len(names):
-            moved += _moved(known)
-    _keep_limits(module)
+        tied_costs = [costs[name] for name in names if name in costs and costs[name].seen]
+        if len(tied_costs) == len(names):
+            moved += _moved(tied_costs)
+    definition = module.definition
+    if definition.recipe.scale.npu is not None:
+        model, params = definition.model.model, current_params(module)
+        refined = refine_for_npu(model, definition.plan, params, definition.recipe.scale.npu)
+        for name, quantizer in fake_quantizers(module).items():
+            quantizer.scale.copy_(torch.tensor(refined.tensors[name].scale))
     return moved
 
 
@@ -99,36 +103,38 @@ class _ScaleCosts:
     def add(self, values: Tensor, gradient: Tensor) -> None:
         """Add the costs of a batch."""
         self.seen = True
-        part = self.quantizer
-        self.costs += candidate_errors(values, gradient, Candidates.of(part, self.factors), part.axis)
+        quantizer = self.quantizer
+        self.costs += candidate_errors(values, gradient, Candidates.of(quantizer, self.factors), quantizer.axis)
 
 
-def _step(part: FakeQuantizer) -> float:
-    return 1.0 if part.is_power_of_two else 1.0 / _PER_OCTAVE
+def _step(quantizer: FakeQuantizer) -> float:
+    return 1.0 if quantizer.is_power_of_two else 1.0 / _PER_OCTAVE
 
 
-def _moved(known: list[_ScaleCosts]) -> int:
+def _moved(tied: list[_ScaleCosts]) -> int:
     """Give tied quantizers the scale with the least cost; return how many changed."""
-    best = [known[0].factors[known[0].costs.argmin(0).numpy()]] if len(known) == 1 else _joint(known)
+    best = [tied[0].factors[tied[0].costs.argmin(0).numpy()]] if len(tied) == 1 else _joint(tied)
     count = 0
-    for entry, factor in zip(known, best, strict=True):
+    for entry, factor in zip(tied, best, strict=True):
         scale = entry.quantizer.scale
         count += int(np.any(factor != 1.0))
         scale.mul_(torch.as_tensor(factor, dtype=scale.dtype, device=scale.device).reshape(scale.shape))
     return count
 
 
-def _joint(known: list[_ScaleCosts]) -> list[npt.NDArray[np.float64]]:
+def _joint(tied: list[_ScaleCosts]) -> list[npt.NDArray[np.float64]]:
     """Return the factors that bring all quantizers to the joint scale with the least total cost."""
-    scales = np.array([float(entry.quantizer.scale) for entry in known])
+    scales = np.array([float(entry.quantizer.scale) for entry in tied])
     exponents = nearest_exponent(scales / scales[0]).astype(int)
-    middle = len(known[0].factors) // 2
+    middle = len(tied[0].factors) // 2
     best, cheapest = 0, np.inf
     for exponent in range(int(exponents.max()) - middle, int(exponents.min()) + middle + 1):
-        cost = sum(float(entry.costs[exponent - own + middle]) for entry, own in zip(known, exponents, strict=True))
+        cost = sum(
+            float(entry.costs[exponent - offset + middle]) for entry, offset in zip(tied, exponents, strict=True)
+        )
         if cost < cheapest:
             best, cheapest = exponent, cost
-    return [np.array([2.0 ** (best - own)]) for own in exponents]
+    return [np.array([2.0 ** (best - offset)]) for offset in exponents]
 
 
 def tied_scales(module: QuantizedModule) -> list[list[str]]:
@@ -148,19 +154,9 @@ def tied_scales(module: QuantizedModule) -> list[list[str]]:
         if node.op_type in operators and node.name in plan.quantized_nodes:
             values = [value.name or "" for value in (*node.inputs, *node.outputs) if value is not None]
             roots = [plan.root(name) for name in values if name in plan.activations]
-            for one, other in itertools.pairwise(roots):
-                leader[first(one)] = first(other)
+            for left, right in itertools.pairwise(roots):
+                leader[first(left)] = first(right)
     groups: dict[str, list[str]] = {}
     for name in leader:
         groups.setdefault(first(name), []).append(name)
     return list(groups.values())
-
-
-def _keep_limits(module: QuantizedModule) -> None:
-    definition = module.definition
-    if definition.recipe.scale.npu is None:
-        return
-    model, params = definition.model.model, current_params(module)
-    refined = refine_for_npu(model, definition.plan, params, definition.recipe.scale.npu)
-    for name, part in fake_quantizers(module).items():
-        part.scale.copy_(torch.tensor(refined.tensors[name].scale))

@@ -41,14 +41,14 @@ class _RegionCall(nn.Module):  # type: ignore[misc]
         leaves, self._form = tree_flatten(results)
         self._leaves = [torch.empty_like(leaf, device="meta") for leaf in leaves]
 
-    def forward(self, *arguments: Any, **named: Any) -> Any:
-        inputs = [leaf for leaf in tree_leaves((arguments, named)) if torch.is_tensor(leaf)]
+    def forward(self, *arguments: Any, **keywords: Any) -> Any:
+        inputs = [leaf for leaf in tree_leaves((arguments, keywords)) if torch.is_tensor(leaf)]
         first = inputs[0].shape[0]
         shapes = [
             [first if size == self.batch and not axis else size for axis, size in enumerate(leaf.shape)]
             for leaf in self._leaves
         ]
-        made = torch.onnx.ops.symbolic_multi_out(
+        results = torch.onnx.ops.symbolic_multi_out(
             f"{DOMAIN}::{OPERATOR}",
             inputs,
             {"key": self.key},
@@ -56,70 +56,72 @@ class _RegionCall(nn.Module):  # type: ignore[misc]
             shapes=shapes,
             version=1,
         )
-        return tree_unflatten(list(made), self._form)
+        return tree_unflatten(list(results), self._form)
 
 
 @contextmanager
 def region_operators(
-    model: nn.Module, arguments: tuple[Any, ...], named: Mapping[str, Any]
+    model: nn.Module, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
 ) -> Iterator[dict[str, QuantizedModule]]:
     """Replace the quantized submodules by operators for the duration of a block.
 
     Args:
         model: The enclosing model.
         arguments: An example; the shapes of the submodules' results are known only after they have run.
-        named: Its keyword arguments.
+        keywords: Its keyword arguments.
 
     Yields:
         The quantized modules by their path in the model.
     """
-    found = _inside(model)
-    seen: dict[str, tuple[Any, int]] = {}
+    modules = _inside(model)
+    results: dict[str, tuple[Any, int]] = {}
 
     def record(key: str) -> Any:
-        def hook(_: nn.Module, inputs: Any, named: Any, result: Any) -> None:
-            first = next(leaf for leaf in tree_leaves((inputs, named)) if torch.is_tensor(leaf))
-            seen[key] = result, first.shape[0]
+        def hook(_: nn.Module, inputs: Any, keywords: Any, result: Any) -> None:
+            first = next(leaf for leaf in tree_leaves((inputs, keywords)) if torch.is_tensor(leaf))
+            results[key] = result, first.shape[0]
 
         return hook
 
-    hooks = [part.register_forward_hook(record(key), with_kwargs=True) for key, part in found.items()]
+    hooks = [module.register_forward_hook(record(key), with_kwargs=True) for key, module in modules.items()]
     try:
         with torch.no_grad():
-            model(*arguments, **named)
+            model(*arguments, **keywords)
     finally:
         for hook in hooks:
             hook.remove()
     try:
-        for key, (result, batch) in seen.items():
+        for key, (result, batch) in results.items():
             _replace(model, key, _RegionCall(key, result, batch))
-        yield found
+        yield modules
     finally:
-        for key in seen:
-            _replace(model, key, found[key])
+        for key in results:
+            _replace(model, key, modules[key])
 
 
 @contextmanager
 def frozen_inside(model: nn.Module) -> Iterator[None]:
     """Replace the quantized submodules by their frozen forms for the duration of a block."""
-    found = _inside(model)
+    modules = _inside(model)
     try:
-        for name, part in found.items():
-            _replace(model, name, part if part.is_frozen else freeze(part))
+        for name, module in modules.items():
+            _replace(model, name, module if module.is_frozen else freeze(module))
         yield
     finally:
-        for name, part in found.items():
-            _replace(model, name, part)
+        for name, module in modules.items():
+            _replace(model, name, module)
 
 
 def _inside(model: nn.Module) -> dict[str, QuantizedModule]:
-    found = {name: part for name, part in model.named_modules() if isinstance(part, QuantizedModule)}
-    return {name: part for name, part in found.items() if not any(name.startswith(f"{other}.") for other in found)}
+    modules = {name: module for name, module in model.named_modules() if isinstance(module, QuantizedModule)}
+    return {
+        name: module for name, module in modules.items() if not any(name.startswith(f"{outer}.") for outer in modules)
+    }
 
 
-def _replace(model: nn.Module, path: str, part: nn.Module) -> None:
+def _replace(model: nn.Module, path: str, replacement: nn.Module) -> None:
     holder, _, leaf = path.rpartition(".")
-    setattr(model.get_submodule(holder), leaf, part)
+    setattr(model.get_submodule(holder), leaf, replacement)
 
 
 @dataclass
@@ -147,13 +149,13 @@ class MergedModel:
             RecipeError: The module's graph has another operator set.
         """
         inner = definition.model.model.clone()
-        own, outer = inner.opset_imports[""], self.model.opset_imports[""]
-        if own > outer:
+        inside, outer = inner.opset_imports[""], self.model.opset_imports[""]
+        if inside > outer:
             raise RecipeError(
-                f"a quantized submodule must have at most the operator set {outer} of the enclosing model, got {own}; "
-                "leave prepare.opset unset; in export"
+                f"a quantized submodule must have at most the operator set {outer} of the enclosing model, got "
+                f"{inside}; leave prepare.opset unset; in export"
             )
-        if own < outer:
+        if inside < outer:
             inner = convert_opset(inner, outer)
         renamed = self._move_nodes(region, inner)
         self._merge(definition, *renamed)
@@ -168,18 +170,19 @@ class MergedModel:
 
     def _move_nodes(self, region: ir.Node, inner: ir.Model) -> tuple[dict[str, str], dict[str, str]]:
         graph = self.model.graph
-        taken = _names(graph)
+        used_names = {value.name or "" for value in (*graph.inputs, *_values(graph))}
+        used_names |= {node.name or "" for node in graph}
         tensors: dict[str, str] = {}
         feeds = [value for value in inner.graph.inputs if value.name not in inner.graph.initializers]
         for source, feed in zip(region.inputs, feeds, strict=True):
             assert source is not None
-            outer = _exclusive(source, region, graph, taken)
+            outer = _exclusive(source, region, graph, used_names)
             tensors[feed.name or ""] = outer.name or ""
             feed.replace_all_uses_with(outer)
         for value in _values(inner.graph):
             old = value.name or ""
-            value.name = tensors[old] = _fresh(old, taken)
-        nodes = {node.name or "": _fresh(node.name or node.op_type, taken) for node in inner.graph}
+            value.name = tensors[old] = _fresh(old, used_names)
+        nodes = {node.name or "": _fresh(node.name or node.op_type, used_names) for node in inner.graph}
         results = list(inner.graph.outputs)
         inner.graph.outputs.clear()
         for value in list(inner.graph.initializers.values()):
@@ -197,8 +200,8 @@ class MergedModel:
 
     def _merge(self, definition: ModuleDefinition, tensors: Mapping[str, str], nodes: Mapping[str, str]) -> None:
         plan = renamed_plan(definition.plan, tensors, nodes)
-        parts = ("activations", "weights", "biases", "conversions")
-        merged: dict[str, Any] = {name: {**getattr(self.plan, name), **getattr(plan, name)} for name in parts}
+        tables = ("activations", "weights", "biases", "conversions")
+        merged: dict[str, Any] = {name: {**getattr(self.plan, name), **getattr(plan, name)} for name in tables}
         self.plan = QuantPlan(
             **merged,
             quantized_nodes=(*self.plan.quantized_nodes, *plan.quantized_nodes),
@@ -228,29 +231,29 @@ def renamed_plan(plan: QuantPlan, tensors: Mapping[str, str], nodes: Mapping[str
             return DerivedBiasPlan(tensor(entry.input), tensor(entry.weight))
         return entry
 
-    def named(names: tuple[str, ...]) -> tuple[str, ...]:
+    def keywords(names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(nodes.get(name, name) for name in names)
 
     return QuantPlan(
         activations={tensor(name): activation(entry) for name, entry in plan.activations.items()},
-        weights={tensor(name): replace(entry, users=named(entry.users)) for name, entry in plan.weights.items()},
+        weights={tensor(name): replace(entry, users=keywords(entry.users)) for name, entry in plan.weights.items()},
         biases={tensor(name): bias(entry) for name, entry in plan.biases.items()},
-        quantized_nodes=named(plan.quantized_nodes),
+        quantized_nodes=keywords(plan.quantized_nodes),
         declined=tuple(replace(entry, node=nodes.get(entry.node, entry.node)) for entry in plan.declined),
         conversions={
-            name: replace(entry, tensor=tensor(entry.tensor), readers=named(entry.readers))
+            name: replace(entry, tensor=tensor(entry.tensor), readers=keywords(entry.readers))
             for name, entry in plan.conversions.items()
         },
         notes=plan.notes,
     )
 
 
-def _exclusive(source: ir.Value, region: ir.Node, graph: ir.Graph, taken: set[str]) -> ir.Value:
+def _exclusive(source: ir.Value, region: ir.Node, graph: ir.Graph, used_names: set[str]) -> ir.Value:
     """Return a value that only the region reads, so that quantizing it does not affect the float part."""
     if all(use.node is region for use in source.uses()) and not source.is_graph_output():
         return source
-    copy = ir.node("Identity", [source], name=_fresh(f"{source.name}_copy", taken))
-    copy.outputs[0].name = _fresh(f"{source.name}_copy_output", taken)
+    copy = ir.node("Identity", [source], name=_fresh(f"{source.name}_copy", used_names))
+    copy.outputs[0].name = _fresh(f"{source.name}_copy_output", used_names)
     copy.outputs[0].type, copy.outputs[0].shape = source.type, source.shape
     graph.insert_before(region, [copy])
     for index, value in enumerate(region.inputs):
@@ -264,11 +267,11 @@ def _replace_output(graph: ir.Graph, old: ir.Value, result: ir.Value, tensors: d
         use.node.replace_input_with(use.idx, result)
     if not old.is_graph_output():
         return
-    before, name = result.name or "", old.name or ""
+    inner_name, name = result.name or "", old.name or ""
     old.name, result.name = f"{name}_region", name
     result.type = result.type or old.type
     for inner, outer in tensors.items():
-        if outer == before:
+        if outer == inner_name:
             tensors[inner] = name
     for index, value in enumerate(graph.outputs):
         if value is old:
@@ -276,19 +279,14 @@ def _replace_output(graph: ir.Graph, old: ir.Value, result: ir.Value, tensors: d
 
 
 def _values(graph: ir.Graph) -> list[ir.Value]:
-    made = [output for node in graph for output in node.outputs]
-    return [*graph.initializers.values(), *made]
+    outputs = [output for node in graph for output in node.outputs]
+    return [*graph.initializers.values(), *outputs]
 
 
-def _names(graph: ir.Graph) -> set[str]:
-    names = {value.name or "" for value in (*graph.inputs, *_values(graph))}
-    return names | {node.name or "" for node in graph}
-
-
-def _fresh(name: str, taken: set[str]) -> str:
+def _fresh(name: str, used_names: set[str]) -> str:
     candidate, count = name, 1
-    while candidate in taken:
+    while candidate in used_names:
         count += 1
         candidate = f"{name}_{count}"
-    taken.add(candidate)
+    used_names.add(candidate)
     return candidate

@@ -17,9 +17,9 @@ from quantry.torchfront.quantized_module import QuantizedModule
 def enable_quantizers(model: nn.Module, *, enabled: bool = True) -> None:
     """Quantize, or compute in float if `enabled` is False."""
     _require_quantizers(model, "enable_quantizers")
-    for part in model.modules():
-        if isinstance(part, FakeQuantizer | FloatCast):
-            part.enabled = enabled
+    for submodule in model.modules():
+        if isinstance(submodule, FakeQuantizer | FloatCast):
+            submodule.enabled = enabled
 
 
 @known_keywords("start_observers")
@@ -33,27 +33,27 @@ def start_observers(model: nn.Module, *, once: bool = False) -> None:
     """
     _require_quantizers(model, "start_observers")
     _refuse_frozen(model, "start_observers")
-    for part in model.modules():
-        if isinstance(part, FakeQuantizer) and not (once and part.constant):
-            part.observing, part.observe_once = True, once
+    for submodule in model.modules():
+        if isinstance(submodule, FakeQuantizer) and not (once and submodule.constant):
+            submodule.observing, submodule.observe_once = True, once
 
 
 @known_keywords("freeze_observers")
 def freeze_observers(model: nn.Module) -> None:
     """Stop the observers; scales keep their values."""
     _require_quantizers(model, "freeze_observers")
-    for part in model.modules():
-        if isinstance(part, FakeQuantizer):
-            part.observing = False
+    for submodule in model.modules():
+        if isinstance(submodule, FakeQuantizer):
+            submodule.observing = False
 
 
 @known_keywords("freeze_batch_norm")
 def freeze_batch_norm(model: nn.Module, *, frozen: bool = True) -> None:
     """Use running statistics and do not update them in training mode either, so training sees the exported model."""
     _require_quantizers(model, "freeze_batch_norm")
-    for part in model.modules():
-        if isinstance(part, BatchNormLayer):
-            part.frozen = frozen
+    for submodule in model.modules():
+        if isinstance(submodule, BatchNormLayer):
+            submodule.frozen = frozen
 
 
 @known_keywords("learn_scales")
@@ -78,46 +78,46 @@ def learn_scales(
     """
     _require_quantizers(model, "learn_scales")
     _refuse_frozen(model, "learn_scales")
-    chosen = None if gradient is None else _gradient(gradient)
+    member = None if gradient is None else _gradient(gradient)
     learned: list[nn.Parameter] = []
-    for part in model.modules():
-        if isinstance(part, FakeQuantizer) and (weights if part.constant else activations):
-            learned += part.learn(chosen or (Gradient.TQT if part.is_power_of_two else Gradient.LSQ))
+    for submodule in model.modules():
+        if isinstance(submodule, FakeQuantizer) and (weights if submodule.constant else activations):
+            learned += submodule.learn(member or (Gradient.TQT if submodule.is_power_of_two else Gradient.LSQ))
     return learned
 
 
-def _gradient(given: Gradient | str) -> Gradient:
+def _gradient(kind: Gradient | str) -> Gradient:
     names = {entry.value: entry for entry in (Gradient.STRAIGHT_THROUGH, Gradient.LSQ, Gradient.TQT)}
-    name = given.value if isinstance(given, Gradient) else str(given).lower()
+    name = kind.value if isinstance(kind, Gradient) else str(kind).lower()
     if name not in names:
         raise RecipeError(
-            f"gradient must be one of {', '.join(names)}, got {given!r}{nearest_spelling(name, names)}; in learn_scales"
+            f"gradient must be one of {', '.join(names)}, got {kind!r}{nearest_spelling(name, names)}; in learn_scales"
         )
     return names[name]
 
 
-def require_enabled(model: nn.Module, where: str) -> None:
+def require_enabled(model: nn.Module, caller: str) -> None:
     """Raise ModelError if a quantizer is disabled: export writes it anyway."""
-    if any(isinstance(part, FakeQuantizer | FloatCast) and not part.enabled for part in model.modules()):
+    if any(isinstance(submodule, FakeQuantizer | FloatCast) and not submodule.enabled for submodule in model.modules()):
         raise ModelError(
             "all quantizers must be enabled when a module is frozen or exported, got disabled ones, as after "
             "float_copy; export a float model with torch.onnx.export, or call enable_quantizers(model); in "
-            f"{where}"
+            f"{caller}"
         )
 
 
-def _require_quantizers(model: nn.Module, where: str) -> None:
-    parts = model.modules() if isinstance(model, nn.Module) else ()
-    if not any(isinstance(part, QuantizedModule) for part in parts):
+def _require_quantizers(model: nn.Module, caller: str) -> None:
+    submodules = model.modules() if isinstance(model, nn.Module) else ()
+    if not any(isinstance(submodule, QuantizedModule) for submodule in submodules):
         raise ModelError(
             f"a model must be or contain a quantized module, got {type(model).__name__} without any; "
-            f"quantize it first; in {where}"
+            f"quantize it first; in {caller}"
         )
 
 
-def _refuse_frozen(model: nn.Module, where: str) -> None:
-    if any(isinstance(part, QuantizedModule) and part.is_frozen for part in model.modules()):
+def _refuse_frozen(model: nn.Module, caller: str) -> None:
+    if any(isinstance(submodule, QuantizedModule) and submodule.is_frozen for submodule in model.modules()):
         raise ModelError(
             "scales must be changed before the module is frozen, got a frozen one; use the result of quantize_model; "
-            f"in {where}"
+            f"in {caller}"
         )

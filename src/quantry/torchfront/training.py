@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from quantry.errors import DataError, ModelError, RecipeError, known_keywords
 from quantry.execute.fake_quantizer import FakeQuantizer
+from quantry.execute.training_loop import TrainingLoop
 from quantry.numerics.torch_quantizer import Gradient
 from quantry.recipe.checked import Checked
 from quantry.torchfront.distillation import DistillationLoss, float_teacher
@@ -148,15 +149,16 @@ def qat(
     _check(module, loss, options)
     data = Batches(batches, held_out)
     learned = learn_scales(module) if options.scale_rate is not None else []
-    chosen = loss or _label_free(module)
-    chosen = RecordedLoss(chosen) if options.record else chosen
-    average = None if options.decay is None else _average(module, options.decay, options)
-    device = next(module.parameters()).device
-    comparison = _held_out(module, loss, [_moved(batch, device) for batch in data.held_out])
+    training_loss = loss or _label_free(module)
+    training_loss = RecordedLoss(training_loss) if options.record else training_loss
+    average = None if options.decay is None else MovingAverage(module, options.decay)
+    if average is not None and not options.schedule.observe_until:
+        average.keep_pairs(module)  # observers replace buffers at every step
+    comparison = _held_out(module, loss, data.held_out)
     checks = {round(number * options.steps / CHECKS) for number in range(1, CHECKS + 1)} if data.held_out else set()
     if checks:
         comparison.check(module, 0)
-    for step, value in enumerate(_steps(module, data, chosen, _optimizer(module, learned, options), options)):
+    for step, value in enumerate(_steps(module, data, training_loss, learned, options)):
         # Reading the loss waits for a GPU, so check it there only if it is reported anyway, and at the ends.
         if report is not None or step in (0, options.steps - 1):
             _check_loss(value, step)
@@ -175,13 +177,14 @@ def qat(
 
 
 def _steps(
-    module: QuantizedModule, data: Batches, loss: Loss, optimizer: torch.optim.Optimizer, options: QatOptions
+    module: QuantizedModule, data: Batches, loss: Loss, learned: list[Any], options: QatOptions
 ) -> Iterator[Tensor]:
     """Train step by step and yield the loss of each."""
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate_factor(step, options.steps))
     keep_positive = _floored(_plain_scales(module))
     trained = list(module.parameters())
     device = trained[0].device
+    rates = _rates(module, learned, options)
+    loop = TrainingLoop(rates, lambda step: _rate_factor(step, options.steps), (options.clip, trained))
     module.train()
     for step, batch in enumerate(itertools.islice(data, options.steps)):
         options.schedule.apply(module, step)
@@ -190,11 +193,7 @@ def _steps(
             value = loss(module, _moved(batch, device))
         if device.type == "cpu":
             _check_loss(value, step)  # before it reaches the weights
-        optimizer.zero_grad(set_to_none=True)
-        value.backward()
-        torch.nn.utils.clip_grad_norm_(trained, options.clip)
-        optimizer.step()
-        schedule.step()
+        loop.step(step, [value])
         keep_positive()
         yield value
 
@@ -250,7 +249,7 @@ class MovingAverage:
         self._pending = (our_buffers, their_buffers)
 
     def _found(self, model: nn.Module) -> tuple[list[Tensor], ...]:
-        theirs = [part.detach() for part in model.parameters()]
+        theirs = [parameter.detach() for parameter in model.parameters()]
         ours = dict(self._module.named_buffers())
         for name, buffer in model.named_buffers():
             if name not in ours:  # observers add a buffer when they start
@@ -292,8 +291,8 @@ class RecordedLoss:
             self._kind = kind
         if kind != self._kind:
             return self.loss(module, batch)
-        found: Tensor = self._step(*leaves)
-        return found
+        value: Tensor = self._step(*leaves)
+        return value
 
 
 class _Step(nn.Module):  # type: ignore[misc]
@@ -320,23 +319,19 @@ def _check(module: QuantizedModule, loss: Loss | None, options: QatOptions) -> N
             f"a loss must be a function of module and batch, got {type(loss).__name__}, which has other arguments; "
             "write for example loss=lambda module, batch: criterion(module(batch[0]), batch[1]); in qat"
         )
-    if loss is not None:
-        _check_call(loss, module)
-    if module.is_frozen or not any(part.requires_grad for part in module.parameters()):
-        raise ModelError(
-            "a module must have weights to train, got one that is frozen; train the result of quantize_model, and "
-            "freeze it afterwards; in qat"
-        )
-
-
-def _check_call(loss: Loss, module: QuantizedModule) -> None:
     try:
-        inspect.signature(loss).bind(module, None)
+        if loss is not None:
+            inspect.signature(loss).bind(module, None)
     except (TypeError, ValueError) as error:
         raise RecipeError(
             f"a loss must be a function of module and batch, got {loss!r}: {error}; write for example "
             "loss=lambda module, batch: criterion(module(batch[0]), batch[1]); in qat"
         ) from error
+    if module.is_frozen or not any(parameter.requires_grad for parameter in module.parameters()):
+        raise ModelError(
+            "a module must have weights to train, got one that is frozen; train the result of quantize_model, and "
+            "freeze it afterwards; in qat"
+        )
 
 
 def _check_loss(value: Any, step: int) -> None:
@@ -348,46 +343,32 @@ def _check_loss(value: Any, step: int) -> None:
         )
 
 
-# -- optimizer ---------------------------------------------------------------------------------------------------------
+# -- learning rates ----------------------------------------------------------------------------------------------------
 
 
-def _optimizer(module: QuantizedModule, learned: list[Any], options: QatOptions) -> torch.optim.Optimizer:
-    known = {id(parameter) for parameter in learned}
+def _rates(module: QuantizedModule, learned: list[Any], options: QatOptions) -> list[tuple[list[Tensor], float]]:
+    """Return the peak learning rates: those of weights are relative to their size, those of scales as options say."""
+    learned_ids = {id(parameter) for parameter in learned}
     groups: dict[float, list[Tensor]] = {}
-    for part in module.parameters():
-        if part.requires_grad and id(part) not in known:
+    for weight in module.parameters():
+        if weight.requires_grad and id(weight) not in learned_ids:
             # Rounded to a power of two, so that all tensors form few groups, which means few kernels.
-            typical = max(float(part.detach().square().mean().sqrt()), _SMALLEST)
-            groups.setdefault(2.0 ** round(math.log2(typical)), []).append(part)
-    # Adam's steps have the size of the learning rate, whatever the gradient, so it is scaled to the weights.
-    settings = [{"params": parts, "lr": options.learning_rate * typical} for typical, parts in groups.items()]
-    if learned:
-        settings += _scale_settings(module, learned, options.scale_rate or 0.0)
-    return torch.optim.Adam(settings, fused=next(module.parameters()).is_cuda or None)
-
-
-def _scale_settings(module: QuantizedModule, learned: list[Any], rate: float) -> list[dict[str, Any]]:
-    """Return the groups of learned scales: `rate` applies to logarithms as it is and to scales relative to them."""
+            typical = max(float(weight.detach().square().mean().sqrt()), _SMALLEST)
+            groups.setdefault(2.0 ** round(math.log2(typical)), []).append(weight)
+    rates = [(weights, options.learning_rate * typical) for typical, weights in groups.items()]
     plain = {id(scale) for scale in _plain_scales(module)}
-    groups: dict[float, list[Tensor]] = {}
-    for part in learned:
+    scale_groups: dict[float, list[Tensor]] = {}
+    for scale in learned:
         # The smallest scale of a tensor sets the rate, so that no scale changes its sign.
-        size = float(part.detach().abs().min()) if id(part) in plain else 1.0
-        groups.setdefault(2.0 ** math.floor(math.log2(max(size, _TINY))), []).append(part)
-    return [{"params": parts, "lr": rate * size} for size, parts in groups.items()]
+        size = float(scale.detach().abs().min()) if id(scale) in plain else 1.0
+        scale_groups.setdefault(2.0 ** math.floor(math.log2(max(size, _TINY))), []).append(scale)
+    return rates + [(scales, (options.scale_rate or 0.0) * size) for size, scales in scale_groups.items()]
 
 
 def _plain_scales(module: QuantizedModule) -> list[Tensor]:
     """Return the scales that are learned directly, not through their logarithm."""
-    parts = (part for part in module.modules() if isinstance(part, FakeQuantizer))
-    return [part.scale for part in parts if part.gradient is Gradient.LSQ]
-
-
-def _average(module: QuantizedModule, decay: float, options: QatOptions) -> MovingAverage:
-    average = MovingAverage(module, decay)
-    if not options.schedule.observe_until:
-        average.keep_pairs(module)  # observers replace buffers at every step
-    return average
+    quantizers = (submodule for submodule in module.modules() if isinstance(submodule, FakeQuantizer))
+    return [submodule.scale for submodule in quantizers if submodule.gradient is Gradient.LSQ]
 
 
 def _floored(scales: list[Tensor]) -> Callable[[], None]:
@@ -421,8 +402,8 @@ def _label_free(module: QuantizedModule) -> Loss:
     distillation, split = DistillationLoss(module, tensors="all"), _splitter(module)
 
     def loss(student: QuantizedModule, batch: Any) -> Tensor:
-        arguments, named = split(batch)
-        return distillation.of(student, *arguments, **named)
+        arguments, keywords = split(batch)
+        return distillation.of(student, *arguments, **keywords)
 
     return loss
 
@@ -432,19 +413,21 @@ def _splitter(module: QuantizedModule) -> Callable[[Any], tuple[tuple[Any, ...],
     count = len(module.definition.model.inputs)
 
     def split(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        named = dict(batch) if isinstance(batch, Mapping) else {}
+        keywords = dict(batch) if isinstance(batch, Mapping) else {}
         plain = batch[:count] if isinstance(batch, list | tuple) else (batch,)
-        arguments = () if named else tuple(plain)
-        wrong = call_error(module, arguments, named, "qat")
+        arguments = () if keywords else tuple(plain)
+        wrong = call_error(module, arguments, keywords, "qat")
         if wrong is not None:
             raise wrong
-        return arguments, named
+        return arguments, keywords
 
     return split
 
 
 def _held_out(module: QuantizedModule, loss: Loss | None, batches: list[Any]) -> HeldOut:
     """Return how results are compared; without labels sample by sample, which shows best whether a gain is one."""
+    device = next(module.parameters()).device
+    batches = [_moved(batch, device) for batch in batches]
     if loss is not None:
         return HeldOut(loss, batches)
     shapes = [value.shape for value in module.definition.model.model.graph.inputs]

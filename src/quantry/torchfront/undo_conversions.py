@@ -55,52 +55,53 @@ class OriginalNode:
     limit: Array | None = field(default=None, compare=False)
 
 
-def converted_nodes(before: ir.Model, after: ir.Model) -> dict[str, OriginalNode]:
+def converted_nodes(original: ir.Model, converted: ir.Model) -> dict[str, OriginalNode]:
     """Return the original form of each node that the conversions changed to another function, by node name.
 
     Args:
-        before: The model before the conversions.
-        after: The model that is quantized.
+        original: The model before the conversions.
+        converted: The model that is quantized.
     """
-    known = {node.name or "": node for node in before.graph}
-    found: dict[str, OriginalNode] = {}
-    for node in after.graph:
+    original_nodes = {node.name or "": node for node in original.graph}
+    changed_nodes: dict[str, OriginalNode] = {}
+    for node in converted.graph:
         name = node.name or ""
-        old = known.get(name)
+        old = original_nodes.get(name)
         if old is None or (old.op_type, node.op_type) not in (("Sigmoid", "HardSigmoid"), ("LeakyRelu", "LeakyRelu")):
             continue
         slope = old.attributes.get_float("alpha", 0.01)
         if old.op_type == "Sigmoid":
-            found[name] = OriginalNode("Sigmoid")
+            changed_nodes[name] = OriginalNode("Sigmoid")
         elif slope != node.attributes.get_float("alpha", 0.01):
-            found[name] = OriginalNode("LeakyRelu", (("alpha", slope),))
-    return found
+            changed_nodes[name] = OriginalNode("LeakyRelu", (("alpha", slope),))
+    return changed_nodes
 
 
-def converted_constants(before: ir.Model, after: ir.Model) -> dict[str, Array]:
+def converted_constants(original: ir.Model, converted: ir.Model) -> dict[str, Array]:
     """Return values of initializers with which the converted model computes the original function.
 
     These are the factors after pools and HardSigmoid, which become 1, and the bounds of Clip.
 
     Args:
-        before: The model before the conversions.
-        after: The model that is quantized.
+        original: The model before the conversions.
+        converted: The model that is quantized.
     """
-    known = {node.name or "": node for node in before.graph}
-    found: dict[str, Array] = {}
-    for node in after.graph:
-        old = known.get(node.name or "")
-        new = {index: value for index, value in enumerate(node.inputs) if value is not None and _is_new(value, before)}
+    original_nodes = {node.name or "": node for node in original.graph}
+    constants: dict[str, Array] = {}
+    for node in converted.graph:
+        old = original_nodes.get(node.name or "")
+        constants_only = {at: value for at, value in enumerate(node.inputs) if value is not None and value.const_value}
+        new = {at: value for at, value in constants_only.items() if value.name not in original.graph.initializers}
         for index, value in new.items():
             assert value.const_value is not None
             shape = value.const_value.shape.numpy()
             if node.op_type == "Mul" and _FACTOR in (value.name or "") and value.const_value.size == 1:
-                found[value.name or ""] = np.ones(shape, np.float32)
+                constants[value.name or ""] = np.ones(shape, np.float32)
             elif node.op_type == "Clip" and old is not None and old.op_type == "Clip":
                 bound = old.inputs[index]
                 if bound is not None and bound.const_value is not None:
-                    found[value.name or ""] = np.asarray(bound.const_value.numpy(), np.float32).reshape(shape)
-    return found
+                    constants[value.name or ""] = np.asarray(bound.const_value.numpy(), np.float32).reshape(shape)
+    return constants
 
 
 def clipped_nodes(
@@ -123,14 +124,14 @@ def clipped_nodes(
     names = [node.name or "" for node in clipped.model.graph if node.op_type == "Clip" and node.name in relus]
     if not names:
         return {}, ()
-    before = run_convert(_prepared(source, recipe, memo, clip6_to_relu=True), recipe, memo).value
+    plain = run_convert(_prepared(source, recipe, memo, clip6_to_relu=True), recipe, memo).value
     feeds = next(iter(data()))
-    pairs = zip(_inputs_of(before, names, feeds), _inputs_of(final, names, feeds), strict=True)
+    pairs = zip(_inputs_of(plain, names, feeds), _inputs_of(final, names, feeds), strict=True)
     limits = {name: _limit(*pair) for name, pair in zip(names, pairs, strict=True)}
-    found = {name: OriginalNode("Clip", limit=limit) for name, limit in limits.items() if limit is not None}
-    lost = len(names) - len(found)
+    original_clips = {name: OriginalNode("Clip", limit=limit) for name, limit in limits.items() if limit is not None}
+    lost = len(names) - len(original_clips)
     message = "{count} Clip(0, 6) stay Relu in the float teacher: equalization did more to their channels than multiply"
-    return found, (Note.of(message, count=lost),) if lost else ()
+    return original_clips, (Note.of(message, count=lost),) if lost else ()
 
 
 def with_original_nodes(model: FloatModel, nodes: Mapping[str, OriginalNode]) -> FloatModel:
@@ -166,10 +167,6 @@ def _add_limit(graph: ir.Graph, node: ir.Node, limit: Array) -> None:
     node.replace_input_with(1, bound)
 
 
-def _is_new(value: ir.Value, before: ir.Model) -> bool:
-    return value.const_value is not None and value.name not in before.graph.initializers
-
-
 def _prepared(source: ir.Model, recipe: Recipe, memo: Memo, *, clip6_to_relu: bool) -> Any:
     return run_prepare(
         model_source(source), replace(recipe, prepare=replace(recipe.prepare, clip6_to_relu=clip6_to_relu)), memo
@@ -185,20 +182,20 @@ def _inputs_of(model: FloatModel, names: list[str], feeds: Mapping[str, Any]) ->
     copy.graph.outputs.extend({id(value): value for value in values if value is not None}.values())
     for value in copy.graph.outputs:
         value.type = value.type or ir.TensorType(ir.DataType.FLOAT)
-    found = run_session(simulation_session(copy), feeds)
-    return [found[value.name or ""] for value in values if value is not None]
+    results = run_session(simulation_session(copy), feeds)
+    return [results[value.name or ""] for value in values if value is not None]
 
 
-def _limit(before: Array, after: Array) -> Array | None:
+def _limit(unscaled: Array, scaled: Array) -> Array | None:
     """Return the bound 6 f along the channels, or None if the channels were not just multiplied by factors f."""
-    if before.shape != after.shape:
+    if unscaled.shape != scaled.shape:
         return None
     # Channels are the second axis of images and the last axis of token sequences.
-    for axis in dict.fromkeys((min(1, before.ndim - 1), before.ndim - 1)):
-        others = tuple(index for index in range(before.ndim) if index != axis)
-        energy = np.sum(before * before, axis=others, keepdims=True)
-        product = np.sum(before * after, axis=others, keepdims=True)
+    for axis in dict.fromkeys((min(1, unscaled.ndim - 1), unscaled.ndim - 1)):
+        reduced = tuple(index for index in range(unscaled.ndim) if index != axis)
+        energy = np.sum(unscaled * unscaled, axis=reduced, keepdims=True)
+        product = np.sum(unscaled * scaled, axis=reduced, keepdims=True)
         factor = np.divide(product, energy, out=np.ones_like(product), where=energy > 0)
-        if np.abs(after - factor * before).max() <= _TOLERANCE * np.abs(after).max():
+        if np.abs(scaled - factor * unscaled).max() <= _TOLERANCE * np.abs(scaled).max():
             return np.asarray(_HIGH * factor, np.float32)
     return None

@@ -133,25 +133,25 @@ def train(problem: LayerProblem, step: Step, backend: RowBackend) -> LayerConsta
 def _loop(problem: LayerProblem, step: Step, backend: RowBackend, best: "_BestRows", rate: float) -> None:
     period = max(1, step.iterations // _EVALUATIONS)
     log_period = step.log_period or period
-    seen, least, done = 0.0, float("inf"), 0
+    total, least, done = 0.0, float("inf"), 0
     while done < step.iterations:
         end = min((done // period + 1) * period, (done // log_period + 1) * log_period, step.iterations)
         losses = backend.steps.advance(schedule(step, done, end - done, rate)) + backend.constant
-        done, seen = end, seen + float(losses.sum())
+        done, total = end, total + float(losses.sum())
         if done % log_period == 0:
             _LOG.debug("layer %s: iteration %d: loss %.5g", problem.visit.layer.name, done, losses[-1])
         if done % period and done < step.iterations:
             continue
-        changed = best.update()
+        has_moved = best.update()
         if isinstance(step, AdaRound):
             # The training loss rises by itself once the regularization is on, and the loss of the rounded weights falls
             # only when most weights are pushed all the way. So wait until no weight switches sides any more.
-            converged = done > int(step.warm_start * step.iterations) and not changed
+            converged = done > int(step.warm_start * step.iterations) and not has_moved
         else:
-            converged = not seen < least
+            converged = not total < least
         if step.early_stop and converged:
             return
-        seen, least = 0.0, seen
+        total, least = 0.0, total
 
 
 def schedule(step: Step, first: int, count: int, rate: float) -> Float:
@@ -219,12 +219,12 @@ class _BestRows:
         bias = backend.load(rounded)
         errors = backend.error(weight, bias)
         # Rows with the same loss to the last bit are the same rows.
-        changed, self._last = bool((errors != self._last).any()), errors
+        has_moved, self._last = bool((errors != self._last).any()), errors
         better = errors < self._best
         self._best = where(better, errors, self._best)
         self._weight = where(better[:, :, None], weight, self._weight)
         self._bias = where(better, bias, self._bias)
-        return changed
+        return has_moved
 
     def result(self) -> LayerConstants:
         """Return the constants of the layer."""

@@ -30,6 +30,16 @@ def where(condition: Any, values: Any, alternative: Any) -> Any:
     return torch.where(condition, values, alternative)
 
 
+def flip(values: Any, axes: tuple[int, ...]) -> Any:
+    """Return values in reverse order along some axes."""
+    return np.flip(values, axes) if isinstance(values, np.ndarray) else values.flip(axes)
+
+
+def numbers_like(numbers: list[int], like: Any) -> Any:
+    """Return whole numbers as an array, or as a tensor on the device of another one."""
+    return np.array(numbers) if isinstance(like, np.ndarray) else like.new_tensor(numbers)
+
+
 def einsum(subscripts: str, left: Any, right: Any) -> Any:
     """Return sums of products in Einstein's notation."""
     if isinstance(left, np.ndarray):

@@ -33,6 +33,7 @@ from quantry.recipe import BiasCorrection, LayerTuning, MinMSE
 from quantry.runtime.progress import progress
 from quantry.runtime.sessions import deployment_session, provider_of
 from quantry.scale.weights import constant_params
+from quantry.tune.layer_matrix import layer_matrix
 from quantry.tune.layers import Layer, find_layers
 from quantry.tune.layerwise import LayerWalker
 from quantry.tune.task import Tuned, TuneTask
@@ -75,11 +76,11 @@ def run(task: TuneTask, step: BiasCorrection) -> Tuned:
         step: Whether layers are corrected sequentially, and on how many samples.
     """
     layers, _ = find_layers(task.model.model, task.plan, LINEAR)
-    found = [correctable for layer in layers if (correctable := _correctable(layer)) is not None]
+    correctables = [correctable for layer in layers if (correctable := _correctable(layer)) is not None]
     params = dict(task.params.tensors)
     weights: dict[str, Array] = {}
     not_finite = []
-    for correctable, pairs, finish in (_sequentially if step.sequential else _in_one_pass)(task, step, found):
+    for correctable, pairs, finish in (_sequentially if step.sequential else _in_one_pass)(task, step, correctables):
         shift = _shift(task, correctable, pairs)
         values = (correctable.values.astype(np.float64) + shift.reshape(correctable.values.shape)).astype(np.float32)
         if not np.isfinite(values).all():
@@ -104,29 +105,29 @@ _Finish = Callable[[str, Array, dict[str, TensorParams]], None]
 _Visit = tuple[_Correctable, Iterator[_Pair], _Finish]
 
 
-def _sequentially(task: TuneTask, step: BiasCorrection, found: list[_Correctable]) -> Iterator[_Visit]:
-    walker = LayerWalker(task, [one.layer for one in found], LayerTuning(samples=step.samples))
+def _sequentially(task: TuneTask, step: BiasCorrection, correctables: list[_Correctable]) -> Iterator[_Visit]:
+    walker = LayerWalker(task, [entry.layer for entry in correctables], LayerTuning(samples=step.samples))
 
     def finish(name: str, values: Array, params: dict[str, TensorParams]) -> None:
         walker.simulation.view = QuantizedView(task.plan, QuantParams(params, ()))
         walker.simulation.set_constant(name, values)
 
-    for visit, correctable in zip(walker.visits("tune: bias correction"), found, strict=True):
+    for visit, correctable in zip(walker.visits("tune: bias correction"), correctables, strict=True):
         yield correctable, map(visit.pair, range(visit.samples)), finish
 
 
-def _in_one_pass(task: TuneTask, step: BiasCorrection, found: list[_Correctable]) -> Iterator[_Visit]:
+def _in_one_pass(task: TuneTask, step: BiasCorrection, correctables: list[_Correctable]) -> Iterator[_Visit]:
     data = task.data if step.samples is None else task.data.take(step.samples)
     memory = LayerTuning()
     store = ActivationStore(memory.memory, memory.cache_directory)
     with closing(ActivationStream(task.reference.model, data, provider_of("cpu"), store)) as stream:
-        for one in progress(found, "tune: bias correction", len(found)):
-            layer = one.layer
+        for entry in progress(correctables, "tune: bias correction", len(correctables)):
+            layer = entry.layer
             stream.advance(stream.position_of(layer.name) + 1, (layer.source, layer.output))
             pairs = (
                 (stream.get(layer.source, sample), stream.get(layer.output, sample)) for sample in range(stream.samples)
             )
-            yield one, pairs, lambda *_: None
+            yield entry, pairs, lambda *_: None
 
 
 def _shift(task: TuneTask, correctable: _Correctable, pairs: Iterator[_Pair]) -> Means:
@@ -143,9 +144,9 @@ def _shift(task: TuneTask, correctable: _Correctable, pairs: Iterator[_Pair]) ->
         rows = difference.reshape(-1, len(total))
         if cut is not None:
             # What a Relu cuts off in both models is no error, whatever its size.
-            seen = np.maximum(np.moveaxis(target, axis, -1), np.moveaxis(output, axis, -1)).reshape(rows.shape) > cut
-            rows = np.where(seen, rows, 0.0)
-            count += seen.sum(axis=0)
+            passes = np.maximum(np.moveaxis(target, axis, -1), np.moveaxis(output, axis, -1)).reshape(rows.shape) > cut
+            rows = np.where(passes, rows, 0.0)
+            count += passes.sum(axis=0)
         else:
             count += len(rows)
         total += rows.sum(axis=0)
@@ -159,10 +160,10 @@ def _cut_at(node: ir.Node) -> float | None:
     """Return where a Relu or Clip cuts off what a layer computes; None if something else reads it as well."""
     output = node.outputs[0]
     readers = [use.node for use in output.uses()]
-    found = {bounds_of(reader) for reader in readers}
-    if len(found) != 1 or output.is_graph_output():
+    all_bounds = {bounds_of(reader) for reader in readers}
+    if len(all_bounds) != 1 or output.is_graph_output():
         return None
-    bounds = found.pop()
+    bounds = all_bounds.pop()
     return None if bounds is None or math.isinf(bounds[0]) else bounds[0]
 
 
@@ -206,26 +207,14 @@ def _correctable(layer: Layer) -> _Correctable | None:
     weight = layer.initializer(layer.weight)
     if layer.bias is not None:
         values = layer.initializer(layer.bias)
-        channels = _channels(layer, weight)
-        return _Correctable(layer, layer.bias, values) if values.size == channels else None
+        return _Correctable(layer, layer.bias, values) if values.size == layer_matrix(layer).channels else None
     readers = tuple(layer.node.outputs[0].uses())
     if layer.node.op_type != "MatMul" or len(readers) != 1 or readers[0].node.op_type != "Add":
         return None
-    added = readers[0].node.inputs[1 - readers[0].idx]
-    if added is None or added.const_value is None or not added.is_initializer() or len(added.uses()) != 1:
+    addend = readers[0].node.inputs[1 - readers[0].idx]
+    if addend is None or addend.const_value is None or not addend.is_initializer() or len(addend.uses()) != 1:
         return None
-    values = added.const_value.numpy().astype(np.float32)
+    values = addend.const_value.numpy().astype(np.float32)
     if values.size != weight.shape[1] or values.shape[-1] != values.size:
         return None
-    return _Correctable(layer, added.name or "", values)
-
-
-def _channels(layer: Layer, weight: Array) -> int:
-    node = layer.node
-    if node.op_type == "ConvTranspose":
-        group = node.attributes.get("group")
-        return int(weight.shape[1]) * (1 if group is None else group.as_int())
-    if node.op_type == "Gemm":
-        transposed = node.attributes.get("transB")
-        return int(weight.shape[0 if transposed is not None and transposed.as_int() else 1])
-    return int(weight.shape[0])
+    return _Correctable(layer, addend.name or "", values)

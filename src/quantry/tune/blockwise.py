@@ -30,6 +30,7 @@ from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import Brecq, DistillLoss, Tqt
 from quantry.runtime.progress import progress, tell
 from quantry.tune.graph_training import Fitted, Loss, Tensors, TrainingData, fit
+from quantry.tune.layerwise import mean_gain
 from quantry.tune.task import Tuned, TuneTask
 
 
@@ -70,50 +71,55 @@ def cut_into_blocks(nodes: Sequence[ir.Node], targets: Sequence[str], layers: in
         layers: Upper bound of linear layers in a block.
     """
     last_use = {value: at for at, node in enumerate(nodes) for value in values_used(node)}
-    made = {value: at for at, node in enumerate(nodes) for value in node.outputs}
+    producer_at = {value: at for at, node in enumerate(nodes) for value in node.outputs}
     ends = frozenset(targets)
-    for value in made:
+    for value in producer_at:
         if value.name in ends:
             last_use[value] = len(nodes)
     crossing = [
         sum(
             1
             for value, use in last_use.items()
-            if use >= at and made.get(value, -1) < at and not value.is_initializer()
+            if use >= at and producer_at.get(value, -1) < at and not value.is_initializer()
         )
         for at in range(len(nodes) + 1)
     ]
     bounds = [0]
     while bounds[-1] < len(nodes):
         bounds.append(_next_cut(nodes, bounds[-1], crossing, layers))
-    return tuple(_block(nodes[start:end], end, last_use, made) for start, end in pairwise(bounds))
+    return tuple(_block(nodes[start:end], end, last_use, producer_at) for start, end in pairwise(bounds))
 
 
 def _next_cut(nodes: Sequence[ir.Node], start: int, crossing: Sequence[int], layers: int) -> int:
-    seen = 0
+    layers_before = 0
     possible = []
     for at in range(start, len(nodes)):
         if is_linear(nodes[at]):
-            if seen > 0:
+            if layers_before > 0:
                 possible.append(at)
-            if seen == layers:
+            if layers_before == layers:
                 break
-            seen += 1
+            layers_before += 1
     else:
         return len(nodes)
     # Of the positions before a linear layer, the latest of those that the fewest tensors cross.
     return min(possible, key=lambda at: (crossing[at], -at))
 
 
-def _block(nodes: Sequence[ir.Node], end: int, last_use: dict[ir.Value, int], made: dict[ir.Value, int]) -> Block:
-    own = {value for node in nodes for value in node.outputs}
-    taken = dict.fromkeys(
-        value for node in nodes for value in values_used(node) if value not in own and not value.is_initializer()
+def _block(
+    nodes: Sequence[ir.Node], end: int, last_use: dict[ir.Value, int], producer_at: dict[ir.Value, int]
+) -> Block:
+    outputs_inside = {value for node in nodes for value in node.outputs}
+    inputs = dict.fromkeys(
+        value
+        for node in nodes
+        for value in values_used(node)
+        if value not in outputs_inside and not value.is_initializer()
     )
-    alive = [value for value, use in last_use.items() if use >= end and made.get(value, -1) < end]
+    alive = [value for value, use in last_use.items() if use >= end and producer_at.get(value, -1) < end]
     passed = [value for value in alive if not value.is_initializer()]
-    outputs = [value for value in passed if value in own]
-    return Block(tuple(nodes), _names(taken), _names(outputs), _names(passed))
+    outputs = [value for value in passed if value in outputs_inside]
+    return Block(tuple(nodes), _names(inputs), _names(outputs), _names(passed))
 
 
 def _names(values: Sequence[ir.Value] | dict[ir.Value, None]) -> tuple[str, ...]:
@@ -170,7 +176,8 @@ class BlockTrainer:
             tell(f"{self._title}: block {number + 1} of {len(blocks)}")
             nodes = self._reference[at : at + len(block.nodes)]
             at += len(block.nodes)
-            self._advance_float(block, nodes)
+            exact = self._graph(self._task.reference, nodes, block.outputs, _FIXED)
+            self._compute(exact, block, self._float, quantized=False)
             if block.layers:
                 result = checkpoint(f"block {number}", Tuned, partial(self._train, block, number))
                 weights |= result.weights
@@ -179,7 +186,10 @@ class BlockTrainer:
                 losses.append(Fitted(result.notes[0].value("before"), result.notes[0].value("after")))
             self._advance_quantized(block, weights)
             self._forget(block)
-        return Tuned(weights, self._params, (self._summary(losses), *self._part.notes))
+        gain = mean_gain((fitted.before, fitted.after) for fitted in losses)
+        message = "{title}: {count} blocks trained; mean output error fell to 1/{gain:.2f}"
+        summary = Note.of(message, title=self._title, count=len(losses), gain=gain)
+        return Tuned(weights, self._params, (summary, *self._part.notes))
 
     def _load(self) -> None:
         data = self._task.data if self._step.samples is None else self._task.data.take(self._step.samples)
@@ -198,10 +208,6 @@ class BlockTrainer:
     ) -> TrainableGraph:
         definition = GraphDefinition(model=model, plan=self._task.plan, params=self._params)
         return TrainableGraph(definition, nodes, outputs, trained, self._device)
-
-    def _advance_float(self, block: Block, nodes: Sequence[ir.Node]) -> None:
-        graph = self._graph(self._task.reference, nodes, block.outputs, _FIXED)
-        self._compute(graph, block, self._float, quantized=False)
 
     def _advance_quantized(self, block: Block, weights: dict[str, np.ndarray]) -> None:
         graph = self._graph(self._task.model, block.nodes, block.outputs, Trained())
@@ -255,12 +261,6 @@ class BlockTrainer:
             for name in store:
                 if name not in block.passed:
                     store.drop(name)
-
-    def _summary(self, losses: Sequence[Fitted]) -> Note:
-        ratios = [one.before / one.after for one in losses if one.after > 0 and one.before > 0]
-        gain = float(np.exp(np.mean(np.log(ratios)))) if ratios else 1.0
-        message = "{title}: {count} blocks trained; mean output error fell to 1/{gain:.2f}"
-        return Note.of(message, title=self._title, count=len(losses), gain=gain)
 
 
 def run(task: TuneTask, step: Brecq | Tqt) -> Tuned:

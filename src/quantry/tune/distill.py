@@ -47,10 +47,10 @@ def run(task: TuneTask, step: Distill) -> Tuned:
 
 def _shared_targets(task: TuneTask, targets: tuple[str, ...]) -> tuple[str, ...]:
     """Return the tensors to compare: the parts of the outputs, or the outputs if the reference lacks a part."""
-    known = {value.name for node in task.reference.model.graph for value in node.outputs}
-    if known.issuperset(targets):
+    reference_names = {value.name for node in task.reference.model.graph for value in node.outputs}
+    if reference_names.issuperset(targets):
         return targets
-    return tuple(value.name or "" for value in task.model.model.graph.outputs if value.name in known)
+    return tuple(value.name or "" for value in task.model.model.graph.outputs if value.name in reference_names)
 
 
 def _training_data(
@@ -60,12 +60,14 @@ def _training_data(
     definition = GraphDefinition(model=task.reference, plan=task.plan, params=task.params)
     reference = TrainableGraph(definition, nodes, targets, Trained(weights=False, biases=False), device)
     with torch.no_grad():
-        known = [reference.run(batches.get([at]), quantized=False) for at in range(len(batches))]
+        float_outputs = [reference.run(batches.get([at]), quantized=False) for at in range(len(batches))]
     held_out = list(range(int(len(batches) * step.held_out)))
     samples = list(range(len(held_out), len(batches)))
     return TrainingData(
         inputs=batches.get,
-        targets=lambda numbers: {name: torch.cat([known[number][name] for number in numbers]) for name in targets},
+        targets=lambda numbers: {
+            name: torch.cat([float_outputs[number][name] for number in numbers]) for name in targets
+        },
         samples=samples or held_out,
         held_out=held_out or samples,
         together=batches.together,

@@ -34,7 +34,7 @@ def layer_or_nothing(title: str, layer: str, algorithm: Callable[[], LayerConsta
         algorithm: Computes the constants.
     """
     try:
-        found = algorithm()
+        constants = algorithm()
     except DataError as error:
         return LayerConstants(failure=str(error))
     except QuantryError:
@@ -42,9 +42,9 @@ def layer_or_nothing(title: str, layer: str, algorithm: Callable[[], LayerConsta
     except _NUMERICAL as error:
         _LOG.info("%s: layer %s keeps its constants", title, layer, exc_info=error)
         return LayerConstants(failure=f"{type(error).__name__}: {error}")
-    if not finite(found.values):
+    if not finite(constants.values):
         return LayerConstants(failure="its new constants are not finite")
-    return found
+    return constants
 
 
 def step_or_nothing(title: str, task: TuneTask, algorithm: Callable[[], Tuned]) -> Tuned:
@@ -56,14 +56,14 @@ def step_or_nothing(title: str, task: TuneTask, algorithm: Callable[[], Tuned]) 
         algorithm: Runs the step.
     """
     try:
-        found = algorithm()
+        tuned = algorithm()
     except QuantryError:
         raise
     except _NUMERICAL as error:
         _LOG.warning("%s failed and is skipped", title, exc_info=error)
         return _skipped(title, task, f"{type(error).__name__}: {error}")
-    if finite(found.weights):
-        return found
+    if finite(tuned.weights):
+        return tuned
     return _skipped(title, task, "the new constants are not finite")
 
 

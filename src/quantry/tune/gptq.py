@@ -171,19 +171,19 @@ def _cholesky(gram: Float) -> Float:
 
 def _numpy_feedback(weight: Single, spread: Single, grid: WeightGrid, block: int) -> Single:
     """Do what `_compiled_feedback` does, in the same order."""
-    rest = weight.astype(np.float32).copy()
-    result, lost = np.empty_like(rest), np.empty_like(rest)
-    width = rest.shape[2]
+    remaining = weight.astype(np.float32).copy()
+    result, lost = np.empty_like(remaining), np.empty_like(remaining)
+    width = remaining.shape[2]
     for start in range(0, width, block):
         end = min(start + block, width)
         for column in range(start, end):
-            part = slice(column, column + 1)
-            result[:, :, part] = grid.round(rest[:, :, part], part)
-            lost[:, :, part] = weight[:, :, part] - result[:, :, part]
-            rest[:, :, column + 1 : end] += lost[:, :, part] * spread[:, None, column, column + 1 : end]
+            columns = slice(column, column + 1)
+            result[:, :, columns] = grid.round(remaining[:, :, columns], columns)
+            lost[:, :, columns] = weight[:, :, columns] - result[:, :, columns]
+            remaining[:, :, column + 1 : end] += lost[:, :, columns] * spread[:, None, column, column + 1 : end]
         # Column by column, as the compiled kernel adds; one matrix product would be faster and round differently.
         for column in range(start, end):
-            rest[:, :, end:] += lost[:, :, column : column + 1] * spread[:, None, column, end:]
+            remaining[:, :, end:] += lost[:, :, column : column + 1] * spread[:, None, column, end:]
     return result
 
 
@@ -196,9 +196,9 @@ def _compiled_feedback(compiled: Kernels, weight: Single, spread: Single, grid: 
         spread: How much of its error each later column compensates, ``[groups, width, width]``, contiguous.
         grid: The values to round to.
     """
-    rest = np.array(weight, np.float32, order="C")
-    result, task = rest.copy(), _kernel_task(grid, rest)
-    in_threads(lambda rows: compiled.round_with_feedback(task, spread, rest, result, rows), _row_parts(rest))
+    remaining = np.array(weight, np.float32, order="C")
+    result, task = remaining.copy(), _kernel_task(grid, remaining)
+    in_threads(lambda rows: compiled.round_with_feedback(task, spread, remaining, result, rows), _row_parts(remaining))
     return result
 
 
@@ -206,19 +206,19 @@ def _numpy_sweep(current: Single, slope: Single, gram: Single, grid: WeightGrid)
     """Do what `_compiled_sweep` does, in the same order."""
     # The smallest normal float: a column that is always zero has no curvature.
     diagonal = np.maximum(np.einsum("gkk->gk", gram), np.finfo(np.float32).tiny)
-    changed = False
+    has_moved = False
     for column in range(current.shape[2]):
-        part = slice(column, column + 1)
-        best = current[:, :, part] - slope[:, :, part] / diagonal[:, None, part]
-        chosen = grid.round(best, part)
-        step = chosen - current[:, :, part]
+        columns = slice(column, column + 1)
+        best = current[:, :, columns] - slope[:, :, columns] / diagonal[:, None, columns]
+        rounded = grid.round(best, columns)
+        step = rounded - current[:, :, columns]
         if not step.any():
             continue
-        changed = True
+        has_moved = True
         # A step of 0 keeps the old value: the chosen zero may have another sign.
-        current[:, :, part] = np.where(step == 0.0, current[:, :, part], chosen)
+        current[:, :, columns] = np.where(step == 0.0, current[:, :, columns], rounded)
         slope[:, :, column + 1 :] += step * gram[:, None, column, column + 1 :]
-    return changed
+    return has_moved
 
 
 def _compiled_sweep(compiled: Kernels, current: Single, slope: Single, gram: Single, grid: WeightGrid) -> bool:

@@ -4,7 +4,6 @@ This module imports torch, so it is imported inside functions only.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import product
 from math import prod
 from typing import Any
 
@@ -16,7 +15,6 @@ from quantry.execute.quantized_view import Role
 from quantry.execute.simulation import Simulation
 from quantry.execute.torch_stream import TorchStream
 from quantry.facts.operators import MATRIX_PRODUCTS
-from quantry.numerics.tensor_params import TensorParams
 from quantry.numerics.torch_quantizer import fake_quantize_as
 from quantry.recipe import LayerTuning
 from quantry.tune.layer_matrix import LayerMatrix, Window, window_of
@@ -90,16 +88,18 @@ def _halves(
     """Yield for each half its number, its number of samples, and their inputs and targets."""
     numbers, count = samples
     sizes = (len(values) if values.dim() > 1 else 1, output.numel())
-    found = [images_of_halves(matrix, (number, count), (sizes[0], sizes[1] // len(numbers))) for number in numbers]
+    images_by_sample = [
+        images_of_halves(matrix, (number, count), (sizes[0], sizes[1] // len(numbers))) for number in numbers
+    ]
     if len(numbers) == 1:
-        for half, images in found[0]:
+        for half, images in images_by_sample[0]:
             yield half, 1, values[images], output[images]
         return
     for half in (0, 1):
-        chosen = [at for at, halves in enumerate(found) if halves[0][0] == half]
-        if chosen:
-            parts = (tensor.unflatten(0, (len(numbers), -1))[chosen].flatten(0, 1) for tensor in (values, output))
-            yield half, len(chosen), *parts
+        members = [at for at, halves in enumerate(images_by_sample) if halves[0][0] == half]
+        if members:
+            tensors = (tensor.unflatten(0, (len(numbers), -1))[members].flatten(0, 1) for tensor in (values, output))
+            yield half, len(members), *tensors
 
 
 def tensor_columns(
@@ -119,8 +119,8 @@ def tensor_columns(
     """
     if matrix.operator in MATRIX_PRODUCTS:
         flat, rows = values.reshape(-1, values.shape[-1]), output.reshape(-1, output.shape[-1])
-        chosen = _chosen(1, len(flat), most[0] * most[1], random)[0]
-        yield matrix.by_size(flat[chosen][None], rows[chosen][None])
+        drawn = _chosen(1, len(flat), most[0] * most[1], random)[0]
+        yield matrix.by_size(flat[drawn][None], rows[drawn][None])
         return
     lengths, outputs = tuple(values.shape[2:]), tuple(output.shape[2:])
     window = window_of(matrix.layer.node, matrix.shape[2:], lengths, outputs)
@@ -128,22 +128,22 @@ def tensor_columns(
     image_numbers = values.shape[1] * positions.shape[1] * prod(window.kernel)
     together = max(1, _NUMBERS_AT_ONCE // image_numbers)
     for start in range(0, len(values), together):
-        part = slice(start, start + together)
-        yield _patches(matrix, window, values[part], output[part], positions[part])
+        images = slice(start, start + together)
+        yield _patches(matrix, window, values[images], output[images], positions[images])
 
 
 def _patches(matrix: LayerMatrix, window: Window, values: Any, output: Any, positions: Any) -> tuple[Any, Any]:
     spread = _spread(window, values)
-    index = _index(window, positions, tuple(spread.shape[2:]), tuple(output.shape[2:]))
+    index = window.index(positions, tuple(spread.shape[2:]), tuple(output.shape[2:]))
     images, channels = spread.shape[:2]
-    groups, places = matrix.groups, positions.shape[1]
+    groups, count = matrix.groups, positions.shape[1]
     flat = index.reshape(images, 1, -1).expand(images, channels, -1)
-    seen = spread.reshape(images, channels, -1).gather(2, flat)
-    seen = seen.reshape(images, groups, channels // groups, places, -1).permute(1, 0, 3, 2, 4)
+    patches = spread.reshape(images, channels, -1).gather(2, flat)
+    patches = patches.reshape(images, groups, channels // groups, count, -1).permute(1, 0, 3, 2, 4)
     rows = output.shape[1]
     targets = output.reshape(images, rows, -1).gather(2, positions[:, None].expand(images, rows, -1))
-    targets = targets.reshape(images, groups, rows // groups, places).permute(1, 0, 3, 2)
-    return seen.reshape(groups, images * places, -1), targets.reshape(groups, images * places, -1)
+    targets = targets.reshape(images, groups, rows // groups, count).permute(1, 0, 3, 2)
+    return patches.reshape(groups, images * count, -1), targets.reshape(groups, images * count, -1)
 
 
 def _spread(window: Window, values: Any) -> Any:
@@ -155,18 +155,6 @@ def _spread(window: Window, values: Any) -> Any:
         values = inside
     margins = [m for pair in reversed(list(zip(window.before, window.after, strict=True))) for m in pair]
     return F.pad(values, margins) if any(margins) else values
-
-
-def _index(window: Window, positions: Any, lengths: tuple[int, ...], outputs: tuple[int, ...]) -> Any:
-    """Return for each output position the flat input positions of the kernel, ``[images, positions, kernel]``."""
-    at = torch.zeros_like(positions)
-    rest = positions
-    for axis in reversed(range(len(outputs))):
-        at += rest % outputs[axis] * (window.strides[axis] * prod(lengths[axis + 1 :]))
-        rest = rest // outputs[axis]
-    steps = [dilation * prod(lengths[axis + 1 :]) for axis, dilation in enumerate(window.dilations)]
-    taps = [sum(a * b for a, b in zip(tap, steps, strict=True)) for tap in product(*map(range, window.kernel))]
-    return at[:, :, None] + torch.tensor(taps, device=at.device)
 
 
 def _chosen(images: int, count: int, most: int, random: Any) -> Any:
@@ -182,11 +170,11 @@ def _moments(columns: Any, targets: Any) -> Iterator[list[Any]]:
     groups, _, width = columns.shape
     numbers = groups * width * (width + targets.shape[2])
     at_once = _POSITIONS * max(1, _NUMBERS_AT_ONCE // numbers)
-    for part in zip(*(values.split(at_once, 1) for values in (columns, targets)), strict=True):
-        whole = part[0].shape[1] // _POSITIONS * _POSITIONS
-        for bounds, blocks in ((slice(0, whole), whole // _POSITIONS), (slice(whole, None), 1)):
-            if part[0][:, bounds].shape[1]:
-                yield _block_sums(*(values[:, bounds].unflatten(1, (blocks, -1)) for values in part))
+    for pair in zip(*(values.split(at_once, 1) for values in (columns, targets)), strict=True):
+        length = pair[0].shape[1] // _POSITIONS * _POSITIONS
+        for bounds, blocks in ((slice(0, length), length // _POSITIONS), (slice(length, None), 1)):
+            if pair[0][:, bounds].shape[1]:
+                yield _block_sums(*(values[:, bounds].unflatten(1, (blocks, -1)) for values in pair))
 
 
 def _block_sums(columns: Any, targets: Any) -> list[Any]:
@@ -221,15 +209,15 @@ class TensorInputs:
             layer: The layer.
             seed: Seed of the random mix of quantized and float inputs.
         """
-        held = self._simulation.integers.get(layer.source, layer.source)
-        part = self._options.quantized_inputs
+        name = self._simulation.integers.get(layer.source, layer.source)
+        share = self._options.quantized_inputs
         targets = self._exact.tensors(layer.output)
         for number, ((samples, integers), (_, target)) in enumerate(
-            zip(self._quantized.tensors(held), targets, strict=True)
+            zip(self._quantized.tensors(name), targets, strict=True)
         ):
             values = self._read(layer, integers)
-            if part < 1.0:
-                values = _mixed(values, self._exact.chunk(layer.source, number), part, (seed, samples[0]))
+            if share < 1.0:
+                values = _mixed(values, self._exact.chunk(layer.source, number), share, (seed, samples[0]))
             yield samples, values, target.float()
 
     def _read(self, layer: Layer, values: Any) -> Any:
@@ -240,17 +228,13 @@ class TensorInputs:
             if quantizer.role is Role.CONVERSION:
                 values = fake_quantize_as(values.float(), quantizer.params)
             elif not values.is_floating_point():
-                scale, zero_point = _parts(quantizer.params, values.device)
-                values = (values.float() - zero_point) * scale
+                params = (quantizer.params.scale, quantizer.params.zero_point)
+                scale, zero_point = (torch.tensor(numbers, device=values.device) for numbers in params)
+                values = (values.float() - zero_point.float()) * scale
         return values.float()
 
 
-def _parts(params: TensorParams, device: Any) -> tuple[Any, Any]:
-    scale, zero_point = (torch.tensor(part, device=device) for part in (params.scale, params.zero_point))
-    return scale, zero_point.float()
-
-
-def _mixed(values: Any, exact: Any, part: float, seed: tuple[int, int]) -> Any:
+def _mixed(values: Any, exact: Any, share: float, seed: tuple[int, int]) -> Any:
     random = torch.Generator(values.device)
     random.manual_seed(int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1))
-    return torch.where(torch.rand(values.shape, generator=random, device=values.device) < part, values, exact.float())
+    return torch.where(torch.rand(values.shape, generator=random, device=values.device) < share, values, exact.float())

@@ -214,14 +214,14 @@ class TritonRows:
         zero = torch.zeros_like(value)
         floor = zero if rows.floor is None else rows.floor
         steps = [limit.expand_as(value) for limit in (rows.scale, rows.lowest, rows.highest)]
-        parts = [value, zero, zero, floor, rows.cross, *steps, _start(rows), zero]
+        sources = [value, zero, zero, floor, rows.cross, *steps, _start(rows), zero]
         # Padding is zero except for scales, which must not be: its weights are zero then and stay so.
         fills = [0.0] * 5 + [1.0] + [0.0] * 4
-        planes = [self._pad(part, fill) for part, fill in zip(parts, fills, strict=True)]
-        self._planes = torch.stack(planes).reshape(len(parts), groups * count, self._padded)
-        extra = self._padded - width
-        self._gram = F.pad(rows.gram, (0, extra, 0, extra)).contiguous()
-        self._mean = F.pad(rows.mean, (0, extra)).contiguous()
+        margin = (0, self._padded - width)
+        planes = [F.pad(source, margin, value=fill) for source, fill in zip(sources, fills, strict=True)]
+        self._planes = torch.stack(planes).reshape(len(sources), groups * count, self._padded)
+        self._gram = F.pad(rows.gram, margin * 2).contiguous()
+        self._mean = F.pad(rows.mean, margin).contiguous()
         none = torch.zeros_like(rows.bias)
         vectors = torch.stack([rows.bias, rows.bias, none, none, rows.target])
         self._vectors = vectors.reshape(5, groups * count)
@@ -320,9 +320,6 @@ class TritonRows:
             self._vectors[0].copy_(self._vectors[1])
         if moves:
             self._position.add_(count)
-
-    def _pad(self, part: Any, fill: float) -> Any:
-        return F.pad(part, (0, self._padded - part.shape[2]), value=fill)
 
 
 class _Recorded:

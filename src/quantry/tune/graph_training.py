@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from quantry.execute.trainable_graph import TrainableGraph
+from quantry.execute.training_loop import TrainingLoop
 from quantry.memo import Blob, checkpoint
 from quantry.recipe import DistillLoss, GraphTraining
 from quantry.runtime.progress import tell
@@ -71,13 +72,13 @@ class Loss:
         self._power: Tensors = {}
         self.names: tuple[str, ...] = ()
         counted = 0
-        for part in _parts(data.held_out, data.together):
-            targets = data.targets(part)
+        for batch in _parts(data.held_out, data.together):
+            targets = data.targets(batch)
             self.names = tuple(targets)
             for name, target in targets.items():
-                power = _by_channel(target).var(1, unbiased=False) * len(part)
+                power = _by_channel(target).var(1, unbiased=False) * len(batch)
                 self._power[name] = self._power.get(name, 0.0) + power
-            counted += len(part)
+            counted += len(batch)
         for name, power in self._power.items():
             mean = power / counted
             self._power[name] = mean + _CHANNEL_FLOOR * mean.mean() + 1e-12
@@ -113,8 +114,8 @@ def fit(
     """
     if not graph.constants and not graph.log2_scales:
         return Fitted(0.0, 0.0)
-    shown = graph.run(data.inputs(data.held_out[:1]), quantized=False)
-    with threads_for(step.batch_size * sum(shown[name].numel() for name in loss.names)):
+    outputs = graph.run(data.inputs(data.held_out[:1]), quantized=False)
+    with threads_for(step.batch_size * sum(outputs[name].numel() for name in loss.names)):
         training = _Training(graph, data, loss, step, evaluations, title)
         return training.run()
 
@@ -127,8 +128,11 @@ class _Training:
     ) -> None:
         self._graph, self._data, self._loss, self._step, self._title = graph, data, loss, step, title
         self._parameters = [*graph.constants.values(), *graph.log2_scales.values()]
-        self._optimizer = torch.optim.Adam(_groups(graph, step))
-        self._rates = [group["lr"] for group in self._optimizer.param_groups]
+        sizes = (float(tensor.detach().square().mean().sqrt()) for tensor in graph.constants.values())
+        rates = [step.learning_rate * max(size, 1e-6) for size in sizes]
+        rates += [step.scale_learning_rate] * len(graph.log2_scales)
+        groups = [([parameter], rate) for parameter, rate in zip(self._parameters, rates, strict=True)]
+        self._loop = TrainingLoop(groups, lambda number: _rate_factor(number / step.iterations))
         self._period = max(1, step.iterations // evaluations)
         self._draws = _draws(data.samples, step)
         self._iteration = 0
@@ -138,13 +142,13 @@ class _Training:
     def run(self) -> Fitted:
         """Train, and leave the best state in the graph."""
         before = self._best = evaluate(self._graph, self._data, self._loss)
-        parts = _STORED_PARTS if self._title else 1
-        for number in range(1, parts + 1):
-            end = self._step.iterations * number // parts
-            if number == parts:
+        count = _STORED_PARTS if self._title else 1
+        for number in range(1, count + 1):
+            end = self._step.iterations * number // count
+            if number == count:
                 self._train(end)
             else:
-                self._resume(checkpoint(f"{self._title} part {number} of {parts}", _State, partial(self._state, end)))
+                self._resume(checkpoint(f"{self._title} part {number} of {count}", _State, partial(self._state, end)))
         with torch.no_grad():
             for parameter, value in zip(self._parameters, self._kept, strict=True):
                 parameter.copy_(value)
@@ -153,14 +157,14 @@ class _Training:
     def _train(self, end: int) -> None:
         step, data = self._step, self._data
         while self._iteration < end:
-            for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
-                group["lr"] = rate * _schedule(self._iteration / step.iterations)
-            self._optimizer.zero_grad()
             batch = next(self._draws)
-            for part in _parts(batch, data.together):
-                outputs = self._graph.run(data.inputs(part), quantized=True)
-                (self._loss(outputs, data.targets(part)) * (len(part) / len(batch))).backward()
-            self._optimizer.step()
+            self._loop.step(
+                self._iteration,
+                (
+                    loss_of(self._graph, data, self._loss, numbers) * (len(numbers) / len(batch))
+                    for numbers in _parts(batch, data.together)
+                ),
+            )
             self._iteration += 1
             if self._iteration % self._period == 0 or self._iteration == step.iterations:
                 now = evaluate(self._graph, data, self._loss)
@@ -175,11 +179,11 @@ class _Training:
         """Train up to an iteration and return everything that the rest depends on."""
         self._train(end)
         arrays: dict[str, np.ndarray] = {}
-        for number, (parameter, kept) in enumerate(zip(self._parameters, self._kept, strict=True)):
+        for number, (parameter, best) in enumerate(zip(self._parameters, self._kept, strict=True)):
             # A parameter that no output depends on has no moments.
-            moments = self._optimizer.state.get(parameter, {})
-            none = torch.zeros_like(kept)
-            values = (parameter.detach(), kept, moments.get("exp_avg", none), moments.get("exp_avg_sq", none))
+            moments = self._loop.optimizer.state.get(parameter, {})
+            none = torch.zeros_like(best)
+            values = (parameter.detach(), best, moments.get("exp_avg", none), moments.get("exp_avg_sq", none))
             arrays |= {f"{number}/{name}": value.cpu().numpy() for name, value in zip(_PARTS, values, strict=True)}
         return _State(arrays, end, self._best)
 
@@ -192,13 +196,13 @@ class _Training:
         self._iteration, self._best = state.iteration, state.best
         with torch.no_grad():
             for number, parameter in enumerate(self._parameters):
-                now, kept, mean, square = (
+                now, best, mean, square = (
                     torch.from_numpy(np.array(state.arrays[f"{number}/{name}"])).to(parameter.device) for name in _PARTS
                 )
                 parameter.copy_(now)
-                self._kept[number] = kept
+                self._kept[number] = best
                 count = torch.tensor(float(state.iteration))
-                self._optimizer.state[parameter] = {"step": count, "exp_avg": mean, "exp_avg_sq": square}
+                self._loop.optimizer.state[parameter] = {"step": count, "exp_avg": mean, "exp_avg_sq": square}
 
 
 # A state has four times the bytes of the weights, so it is stored a few times only.
@@ -234,34 +238,29 @@ def evaluate(graph: TrainableGraph, data: TrainingData, loss: Loss) -> float:
     """Return the loss over the held-out samples."""
     total = 0.0
     with torch.no_grad():
-        for part in _parts(data.held_out, data.together):
-            outputs = graph.run(data.inputs(part), quantized=True)
-            total += float(loss(outputs, data.targets(part))) * len(part)
+        for numbers in _parts(data.held_out, data.together):
+            total += float(loss_of(graph, data, loss, numbers)) * len(numbers)
     return total / len(data.held_out)
 
 
-def _groups(graph: TrainableGraph, step: GraphTraining) -> list[dict[str, Any]]:
-    groups = []
-    for tensor in graph.constants.values():
-        size = float(tensor.detach().square().mean().sqrt())
-        groups.append({"params": [tensor], "lr": step.learning_rate * max(size, 1e-6)})
-    groups += [{"params": [tensor], "lr": step.scale_learning_rate} for tensor in graph.log2_scales.values()]
-    return groups
+def loss_of(graph: TrainableGraph, data: TrainingData, loss: Loss, numbers: Sequence[int]) -> Any:
+    """Return the loss of one batch, by the numbers of its samples."""
+    return loss(graph.run(data.inputs(numbers), quantized=True), data.targets(numbers))
 
 
-def _schedule(part: float) -> float:
+def _rate_factor(progress: float) -> float:
     """Return the factor of the learning rate: a short warm-up, then a cosine to zero."""
-    return min(1.0, 0.1 + part * 18.0) * 0.5 * (1.0 + float(np.cos(np.pi * part)))
+    return min(1.0, 0.1 + progress * 18.0) * 0.5 * (1.0 + float(np.cos(np.pi * progress)))
 
 
 def _draws(samples: Sequence[int], step: GraphTraining) -> Any:
     """Yield batches forever, every sample once per epoch."""
     random = np.random.default_rng(step.seed)
-    waiting: list[int] = []
+    pending: list[int] = []
     while True:
-        while len(waiting) < step.batch_size:
-            waiting += [samples[int(at)] for at in random.permutation(len(samples))]
-        batch, waiting = waiting[: step.batch_size], waiting[step.batch_size :]
+        while len(pending) < step.batch_size:
+            pending += [samples[int(at)] for at in random.permutation(len(samples))]
+        batch, pending = pending[: step.batch_size], pending[step.batch_size :]
         yield batch
 
 

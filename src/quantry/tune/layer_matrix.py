@@ -24,6 +24,7 @@ import onnx_ir as ir
 
 from quantry.facts.operators import CONVOLUTIONS, MATRIX_PRODUCTS
 from quantry.graph.edit import float_of, int_of, string_of
+from quantry.tune.arrays import flip, numbers_like
 from quantry.tune.layers import NORMALIZATIONS, Layer
 
 Array = npt.NDArray[np.float32]
@@ -102,15 +103,15 @@ class LayerMatrix:
             return weight.reshape(-1, 1, 1)
         return weight[None] if self.rows_first else weight.T[None]
 
-    def from_matrix(self, matrix: Array) -> Array:
-        """Return the array that `to_matrix` was called with."""
+    def from_matrix(self, matrix: Any) -> Any:
+        """Return the array or tensor that `to_matrix` was called with."""
         if self.operator == "ConvTranspose":
             inputs, rows = self.shape[0] // self.groups, self.shape[1]
-            split = matrix.reshape(self.groups, rows, inputs, -1).transpose(0, 2, 1, 3).reshape(self.shape)
-            return np.ascontiguousarray(np.flip(split, tuple(range(2, split.ndim))))
+            split = matrix.reshape(self.groups, rows, inputs, -1).swapaxes(1, 2).reshape(self.shape)
+            return flip(split, tuple(range(2, len(self.shape))))
         if self.operator in MATRIX_PRODUCTS and not self.rows_first:
-            return np.ascontiguousarray(matrix[0].T)
-        return np.ascontiguousarray(matrix.reshape(self.shape))
+            return matrix[0].T
+        return matrix.reshape(self.shape)
 
     def columns(self, values: Array, output: Array, most: int, random: np.random.Generator) -> tuple[Array, Array]:
         """Return columns and the outputs that belong to them.
@@ -125,15 +126,15 @@ class LayerMatrix:
             float32 ``[groups, positions, width]`` and ``[groups, positions, rows]``; tokens divided by their size.
         """
         if self.operator in MATRIX_PRODUCTS:
-            chosen = _chosen(values.size // values.shape[-1], most, random)
-            rows = output.reshape(-1, output.shape[-1])[chosen]
-            return self.by_size(values.reshape(-1, values.shape[-1])[chosen][None], rows[None])
+            positions = _chosen(values.size // values.shape[-1], most, random)
+            rows = output.reshape(-1, output.shape[-1])[positions]
+            return self.by_size(values.reshape(-1, values.shape[-1])[positions][None], rows[None])
         if self.operator in NORMALIZATIONS:
             return self._normalized(values, output, most, random)
-        parts = [self._patches(one, target, most, random) for one, target in zip(values, output, strict=True)]
-        if len(parts) == 1:
-            return parts[0]
-        return np.concatenate([p[0] for p in parts], axis=1), np.concatenate([p[1] for p in parts], axis=1)
+        pairs = [self._patches(image, target, most, random) for image, target in zip(values, output, strict=True)]
+        if len(pairs) == 1:
+            return pairs[0]
+        return np.concatenate([p[0] for p in pairs], axis=1), np.concatenate([p[1] for p in pairs], axis=1)
 
     @property
     def rows_first(self) -> bool:
@@ -153,8 +154,8 @@ class LayerMatrix:
         def by_channel(array: Array) -> Array:
             return np.moveaxis(array, 1, -1).reshape(-1, channels) if instance else array.reshape(-1, channels)
 
-        chosen = _chosen(values.size // channels, most, random)
-        columns, targets = by_channel(normal)[chosen], by_channel(output)[chosen]
+        positions = _chosen(values.size // channels, most, random)
+        columns, targets = by_channel(normal)[positions], by_channel(output)[positions]
         return columns.T[:, :, None].astype(np.float32), targets.T[:, :, None]
 
     def _patches(self, image: Array, output: Array, most: int, random: np.random.Generator) -> tuple[Array, Array]:
@@ -164,10 +165,10 @@ class LayerMatrix:
         positions = _chosen(prod(output.shape[1:]), most, random)
         index = window.index(positions, image.shape[1:], output.shape[1:])
         channels = image.shape[0] // self.groups
-        seen = image.reshape(image.shape[0], -1).take(index.reshape(-1), axis=1)  # [channels, positions * kernel]
-        seen = seen.reshape(self.groups, channels, len(positions), -1).transpose(0, 2, 1, 3)
+        patches = image.reshape(image.shape[0], -1).take(index.reshape(-1), axis=1)  # [channels, positions * kernel]
+        patches = patches.reshape(self.groups, channels, len(positions), -1).transpose(0, 2, 1, 3)
         targets = output.reshape(self.groups, -1, prod(output.shape[1:]))[:, :, positions]
-        return seen.reshape(self.groups, len(positions), -1), targets.transpose(0, 2, 1)
+        return patches.reshape(self.groups, len(positions), -1), targets.transpose(0, 2, 1)
 
 
 @dataclass(frozen=True)
@@ -208,15 +209,22 @@ class Window:
         result[(slice(None), *target)] = inside[(slice(None), *source)]
         return result
 
-    def index(self, positions: Indices, lengths: tuple[int, ...], outputs: tuple[int, ...]) -> Indices:
-        """Return for each output position the flat input positions of the kernel, ``[positions, kernel]``."""
+    def index(self, positions: Any, lengths: tuple[int, ...], outputs: tuple[int, ...]) -> Any:
+        """Return for each output position the flat input positions of the kernel, ``[..., kernel]``.
+
+        Args:
+            positions: Flat positions, array or tensor of any shape.
+            lengths: Lengths of the spatial axes of the input, padded.
+            outputs: Lengths of those of the output.
+        """
         steps = [prod(lengths[axis + 1 :]) for axis in range(len(lengths))]
-        first = np.zeros(len(positions), np.int64)
-        for at, stride, step in zip(np.unravel_index(positions, outputs), self.strides, steps, strict=True):
-            first += at * (stride * step)
+        first, remaining = positions - positions, positions
+        for axis in reversed(range(len(outputs))):
+            first = first + remaining % outputs[axis] * (self.strides[axis] * steps[axis])
+            remaining = remaining // outputs[axis]
         reach = [dilation * step for dilation, step in zip(self.dilations, steps, strict=True)]
         taps = [sum(a * b for a, b in zip(tap, reach, strict=True)) for tap in product(*map(range, self.kernel))]
-        return np.asarray(first[:, None] + np.array(taps), np.int64)
+        return first[..., None] + numbers_like(taps, positions)
 
 
 def window_of(node: ir.Node, kernel: tuple[int, ...], inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Window:

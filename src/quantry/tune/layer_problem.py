@@ -41,24 +41,24 @@ class WeightGrid:
     lowest: Single
     highest: Single
 
-    def round(self, weight: Single, part: slice = slice(None)) -> Single:
+    def round(self, weight: Single, columns: slice = slice(None)) -> Single:
         """Return the nearest values on the grid.
 
         Args:
             weight: Weights, or some columns of them.
-            part: Which columns.
+            columns: Which columns.
         """
-        grid = self.columns(part)
+        grid = self.columns(columns)
         return np.asarray(round_and_clip(weight / grid.scale, grid.lowest, grid.highest) * grid.scale, np.float32)
 
     def clip(self, weight: Single) -> Single:
         """Return weights with those outside the range of the grid moved to its ends."""
         return np.asarray(np.clip(weight, self.lowest * self.scale, self.highest * self.scale), np.float32)
 
-    def columns(self, part: slice | npt.NDArray[np.int64]) -> "WeightGrid":
+    def columns(self, selection: slice | npt.NDArray[np.int64]) -> "WeightGrid":
         """Return the grid of some columns, which may be reordered."""
         arrays = (self.scale, self.lowest, self.highest)
-        return WeightGrid(*(array if array.shape[2] == 1 else array[:, :, part] for array in arrays))
+        return WeightGrid(*(array if array.shape[2] == 1 else array[:, :, selection] for array in arrays))
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,12 +185,12 @@ class LayerProblem:
         plain, better = self.plain(), after < before
         best_weight = np.where(better[:, :, None], weight, plain)
         best_bias = np.where(better, bias, self.bias)
-        values = {self.visit.layer.weight: self.matrix.from_matrix(np.asarray(best_weight, np.float32))}
+        values = {self.visit.layer.weight: np.ascontiguousarray(self.matrix.from_matrix(best_weight), np.float32)}
         name = self.visit.layer.bias
         if self.bias_moves and name is not None:
             values[name] = best_bias.astype(np.float32).reshape(self.visit.layer.initializer(name).shape)
-        kept = np.where(better, after, before)
-        return LayerConstants(values, float(before.mean()), float(kept.mean()))
+        best_error = np.where(better, after, before)
+        return LayerConstants(values, float(before.mean()), float(best_error.mean()))
 
     def take(self, weight: Single, bias: npt.NDArray[np.floating], before: float, after: float) -> LayerConstants:
         """Return constants that were evaluated as a whole, or none if they are not better than plain rounding.
@@ -204,7 +204,7 @@ class LayerProblem:
         if not after < before:
             return LayerConstants({}, before, before)
         layer = self.visit.layer
-        values = {layer.weight: self.matrix.from_matrix(np.asarray(weight, np.float32))}
+        values = {layer.weight: np.ascontiguousarray(self.matrix.from_matrix(weight), np.float32)}
         if self.bias_moves and layer.bias is not None:
             values[layer.bias] = bias.astype(np.float32).reshape(layer.initializer(layer.bias).shape)
         return LayerConstants(values, before, after)
@@ -212,7 +212,7 @@ class LayerProblem:
 
 def weight_grid(matrix: LayerMatrix, params: TensorParams) -> WeightGrid:
     """Return the grid of a weight in matrix form."""
-    one = np.ones(matrix.shape, np.float32)
+    ones_of_shape = np.ones(matrix.shape, np.float32)
     if params.axis is None:
         scale, zero_point = params.scale, params.zero_point
     elif params.group is None:
@@ -223,11 +223,12 @@ def weight_grid(matrix: LayerMatrix, params: TensorParams) -> WeightGrid:
         index = np.arange(matrix.shape[params.axis]) // params.group
         scale = np.take(params.scale, index, axis=params.axis)
         zero_point = np.take(params.zero_point, index, axis=params.axis)
-    full = (scale * one, (params.lowest - zero_point) * one, (params.highest - zero_point) * one)
-    parts = (np.asarray(matrix.to_matrix(part), np.float32) for part in full)
-    return WeightGrid(*(_narrow(part) for part in parts))
-
-
-def _narrow(part: Single) -> Single:
-    """Return one column if all columns are equal."""
-    return np.ascontiguousarray(part[:, :, :1]) if (part == part[:, :, :1]).all() else part
+    full = (
+        scale * ones_of_shape,
+        (params.lowest - zero_point) * ones_of_shape,
+        (params.highest - zero_point) * ones_of_shape,
+    )
+    arrays = (np.asarray(matrix.to_matrix(array), np.float32) for array in full)
+    # One column is enough where all columns are equal.
+    columns = (array[:, :, :1] if (array == array[:, :, :1]).all() else array for array in arrays)
+    return WeightGrid(*map(np.ascontiguousarray, columns))

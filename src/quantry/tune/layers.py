@@ -105,16 +105,17 @@ def _reason(node: ir.Node, plan: QuantPlan, quantized: frozenset[str]) -> str | 
     weight = node.inputs[1] if len(node.inputs) > 1 else None
     if (node.name or "") not in quantized:
         return "it is not quantized"
-    if not _is_own(weight):
+    if not _is_own(weight) or weight is None or weight.const_value is None:
         return "its weight is not a constant or is shared with another node"
     planned = plan.weights.get(_name(weight))
     if planned is None:
         return None if node.op_type in NORMALIZATIONS else "its weight is not quantized"
     if not planned.spec.dtype.is_integer:
         return f"its weight has the type {planned.spec.dtype.value}, which is not an integer type"
-    if node.op_type == "MatMul" and len(_shape(weight)) != 2:
+    if node.op_type == "MatMul" and len(weight.const_value.shape) != 2:
         return "its weight has more than one matrix"
-    if node.op_type == "Gemm" and (int_of(node, "transA", 0) or not _plain_factors(node)):
+    factors = (node.attributes.get_float(name, 1.0) for name in ("alpha", "beta"))
+    if node.op_type == "Gemm" and (int_of(node, "transA", 0) or any(factor != 1.0 for factor in factors)):
         return "Gemm transposes its input or has factors"
     return None
 
@@ -128,11 +129,6 @@ def _activation(node: ir.Node) -> ir.Node | None:
     return reader if facts(reader).tuned_after and reader.graph is node.graph else None
 
 
-def _plain_factors(node: ir.Node) -> bool:
-    factors = (node.attributes.get("alpha"), node.attributes.get("beta"))
-    return all(factor is None or factor.as_float() == 1.0 for factor in factors)
-
-
 def _is_own(value: ir.Value | None) -> bool:
     return (
         value is not None
@@ -144,12 +140,6 @@ def _is_own(value: ir.Value | None) -> bool:
         and value.const_value.size > 0
         and len(value.uses()) == 1
     )
-
-
-def _shape(value: ir.Value | None) -> tuple[int, ...]:
-    assert value is not None
-    assert value.const_value is not None
-    return tuple(int(length) for length in value.const_value.shape.numpy())
 
 
 def _name(value: ir.Value | None) -> str:

@@ -5,7 +5,7 @@ that is being tuned and continues with its new constants. Every node runs once i
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -67,7 +67,9 @@ class LayerWalker:
         try:
             for number, layer in enumerate(progress(self._layers, title, len(self._layers))):
                 self._float.advance(self._float.position_of(layer.name) + 1, (layer.source, layer.output))
-                self._quantized.advance(self._before(layer))
+                # Up to the layer in the quantized graph, or to the nodes that dequantize its input.
+                preludes = self.simulation.preludes.get(layer.name, 0)
+                self._quantized.advance(self._quantized.position_of(layer.name) - preludes)
                 trim_memory()
                 yield LayerVisit(self, layer, number)
                 trim_memory()
@@ -82,12 +84,12 @@ class LayerWalker:
     def fed(self, layer: Layer, sample: int, seed: int) -> Array:
         """Return the input of a layer: quantized values, mixed with float ones if the options ask for it."""
         quantized = self._quantized_input(layer, sample)
-        part = self.options.quantized_inputs
-        if part >= 1.0:
+        share = self.options.quantized_inputs
+        if share >= 1.0:
             return quantized
         exact = np.asarray(self._float.get(layer.source, sample), np.float32)
         drawn = np.random.default_rng((seed, sample)).random(quantized.shape, np.float32)
-        return np.where(drawn < part, quantized, exact)
+        return np.where(drawn < share, quantized, exact)
 
     def _quantized_input(self, layer: Layer, sample: int) -> Array:
         integers = self.simulation.integers.get(layer.source)
@@ -116,10 +118,6 @@ class LayerWalker:
         """Set new values of constants of the current layer."""
         for name, values in constants.items():
             self.simulation.set_constant(name, values)
-
-    def _before(self, layer: Layer) -> int:
-        """Return the position of the layer in the quantized graph, or of the nodes that dequantize its input."""
-        return self._quantized.position_of(layer.name) - self.simulation.preludes.get(layer.name, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,11 +213,11 @@ class EndToEnd:
         data = task.data if options.samples is None else task.data.take(options.samples)
         (stream,) = open_streams((model,), data, options)
         stream.advance(len(list(model.graph)), self._outputs)
-        kept = [
+        outputs = [
             [self._seen(stream, name, sample, constants) for name in self._outputs] for sample in range(stream.samples)
         ]
         stream.close()
-        return kept
+        return outputs
 
     def _seen(self, stream: AnyStream, name: str, sample: int, constants: Mapping[str, Array] | None) -> Array:
         values = np.asarray(stream.get(name, sample), np.float32)
@@ -277,16 +275,20 @@ def tune_layers(
         results.append(result)
     failed = [SkippedLayer(layer.name, result.failure) for layer, result in zip(layers, results, strict=True)]
     skipped = (*skipped, *(layer for layer in failed if layer.reason))
-    notes = (_summary(title, layers, results), *_skips(title, skipped), *_unsimulated(walker))
-    return Tuned(weights, task.params, notes)
-
-
-def _summary(title: str, layers: Sequence[Layer], results: Sequence[LayerConstants]) -> Note:
-    changed = sum(1 for result in results if result.values)
-    ratios = [result.before / result.after for result in results if result.after > 0 and result.before > 0]
-    gain = float(np.exp(np.mean(np.log(ratios)))) if ratios else 1.0
+    tuned = sum(1 for result in results if result.values)
+    gain = mean_gain((result.before, result.after) for result in results)
     message = "{title}: {count} of {layers} layers tuned; mean output error fell to 1/{gain:.2f}"
-    return Note.of(message, title=title, count=changed, layers=len(layers), gain=gain)
+    summary = Note.of(message, title=title, count=tuned, layers=len(layers), gain=gain)
+    names = walker.simulation.left_float
+    message = "tune: {count} tensors, such as {tensor!r}, were treated as float: their type cannot be simulated"
+    unsimulated = (Note.of(message, count=len(names), tensor=names[0]),) if names else ()
+    return Tuned(weights, task.params, (summary, *_skips(title, skipped), *unsimulated))
+
+
+def mean_gain(errors: Iterable[tuple[float, float]]) -> float:
+    """Return the geometric mean of the factors by which errors fell, each given as before and after."""
+    ratios = [before / after for before, after in errors if after > 0 and before > 0]
+    return float(np.exp(np.mean(np.log(ratios)))) if ratios else 1.0
 
 
 def _skips(title: str, skipped: Sequence[SkippedLayer]) -> tuple[Note, ...]:
@@ -298,9 +300,3 @@ def _skips(title: str, skipped: Sequence[SkippedLayer]) -> tuple[Note, ...]:
         Note.of(message, title=title, count=len(nodes), node=nodes[0], reason=reason)
         for reason, nodes in reasons.items()
     )
-
-
-def _unsimulated(walker: LayerWalker) -> tuple[Note, ...]:
-    tensors = walker.simulation.left_float
-    message = "tune: {count} tensors, such as {tensor!r}, were treated as float: their type cannot be simulated"
-    return (Note.of(message, count=len(tensors), tensor=tensors[0]),) if tensors else ()

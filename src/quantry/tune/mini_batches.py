@@ -14,7 +14,6 @@ import torch
 
 from quantry.execute.interpreter import interpretable, torch_call
 from quantry.execute.trainable_graph import torch_device
-from quantry.facts.operators import MATRIX_PRODUCTS
 from quantry.numerics.torch_quantizer import fake_quantize_as
 from quantry.recipe import LayerTraining
 from quantry.tune.gpu_rows import TorchRows, loader, tensor_backend
@@ -62,7 +61,9 @@ class MiniBatches:
         self._extra: list[Any] = []
         if self._activation is not None:
             self._activation_call = torch_call(self._activation, opset)
-            self._extra = [_constant(value, device) for value in self._activation.inputs[1:]]
+            constants = (None if value is None else value.const_value for value in self._activation.inputs[1:])
+            load = loader(device)
+            self._extra = [None if constant is None else load(constant.numpy()) for constant in constants]
         last = self._layer.output if self._activation is None else self._activation.outputs[0].name or ""
         quantizer = problem.visit.walker.simulation.view.get(last) if step.output_pair else None
         self._output_params = None if quantizer is None else quantizer.params
@@ -90,7 +91,7 @@ class MiniBatches:
         losses = []
         for number in numbers:
             fed, target = (torch.from_numpy(np.array(a)).to(self._device) for a in self._problem.visit.pair(number))
-            constants = [fed, self._original(weight)]
+            constants = [fed, self._problem.matrix.from_matrix(weight)]
             if self._layer.bias is not None:
                 constants.append(bias.reshape(self._problem.visit.layer.initializer(self._layer.bias).shape))
             output = self._call(constants)
@@ -108,19 +109,3 @@ class MiniBatches:
         if params is None or not quantized:
             return values
         return fake_quantize_as(values, params)
-
-    def _original(self, weight: Any) -> Any:
-        """Return a weight in the operator's own shape."""
-        matrix = self._problem.matrix
-        if matrix.operator == "ConvTranspose":
-            inputs, rows = matrix.shape[0] // matrix.groups, matrix.shape[1]
-            split = weight.reshape(matrix.groups, rows, inputs, -1).transpose(1, 2).reshape(matrix.shape)
-            return split.flip(tuple(range(2, len(matrix.shape))))
-        plain = weight[0].T if matrix.operator in MATRIX_PRODUCTS and not matrix.rows_first else weight
-        return plain.reshape(matrix.shape)
-
-
-def _constant(value: Any, device: str) -> Any:
-    if value is None or value.const_value is None:
-        return None
-    return torch.from_numpy(np.array(value.const_value.numpy())).to(device)

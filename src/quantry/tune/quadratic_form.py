@@ -188,8 +188,8 @@ def positions_of(matrix: LayerMatrix, samples: int, *, trained: bool) -> int:
     """
     if matrix.groups > 1:
         return int(max(_FEWEST_IN_GROUPS, _POSITIONS_PER_COLUMN * matrix.width) // samples) + 1
-    wanted = max(_FEWEST_POSITIONS, _POSITIONS_PER_COLUMN * min(matrix.width, 4096))
-    return int(wanted * (_TRAINED if trained else 1.0) // samples) + 1
+    positions = max(_FEWEST_POSITIONS, _POSITIONS_PER_COLUMN * min(matrix.width, 4096))
+    return int(positions * (_TRAINED if trained else 1.0) // samples) + 1
 
 
 def gather(visit: LayerVisit, matrix: LayerMatrix, *, trained: bool = False) -> tuple[QuadraticForm, ...]:
@@ -229,8 +229,8 @@ def gather(visit: LayerVisit, matrix: LayerMatrix, *, trained: bool = False) -> 
         return halves
 
     with one_blas_thread():
-        added = in_threads(add, range(strides))
-    return tuple(_form_of(half) for half in zip(*added, strict=True) if any(entry.count for entry in half))
+        moments_by_thread = in_threads(add, range(strides))
+    return tuple(_form_of(half) for half in zip(*moments_by_thread, strict=True) if any(entry.count for entry in half))
 
 
 def _form_of(moments: Sequence[_Moments]) -> QuadraticForm:
@@ -283,8 +283,8 @@ def least_squares(weight: Single, gram: Float, cross: Float, damping: float) -> 
         damping: Strength of the regularization, as a share of the mean diagonal of the Gram matrix.
     """
     full = damped(gram, damping)
-    held = np.einsum("gkk->gk", full) - np.einsum("gkk->gk", gram)
-    right = cross + held[:, :, None] * weight.transpose(0, 2, 1)
+    added_diagonal = np.einsum("gkk->gk", full) - np.einsum("gkk->gk", gram)
+    right = cross + added_diagonal[:, :, None] * weight.transpose(0, 2, 1)
     return np.asarray(np.linalg.solve(full, right).transpose(0, 2, 1), np.float32)
 
 
@@ -328,14 +328,16 @@ def with_compensation(form: QuadraticForm, weight: Any, bias: Any, share: float)
     turned = weight.swapaxes(1, 2)
     # The cross moments of the layer's own output; modified in place below, because they may be large.
     cross = form.gram @ turned
-    rest = 1.0 - share
+    own_share = 1.0 - share
     power = (
-        share**2 * form.power + 2.0 * share * rest * (turned * form.cross).sum(1) + rest**2 * (turned * cross).sum(1)
+        share**2 * form.power
+        + 2.0 * share * own_share * (turned * form.cross).sum(1)
+        + own_share**2 * (turned * cross).sum(1)
     )
-    cross *= rest
+    cross *= own_share
     cross += share * form.cross
     mean = (weight * form.column_mean[:, None, :]).sum(2) + bias
-    target_mean = share * form.target_mean + rest * mean
+    target_mean = share * form.target_mean + own_share * mean
     return replace(form, cross=cross, power=power, target_mean=target_mean, compensated=share)
 
 

@@ -199,14 +199,14 @@ def _adam(
     moments: tuple[Single, Single],
     slope: Single,
     entry: Single,
-    where: npt.NDArray[np.bool_] | bool = True,
+    moves: npt.NDArray[np.bool_] | bool = True,
 ) -> None:
     first, second = moments
     beta, gamma = map(np.float32, BETAS)
-    np.add(beta * first, (_ONE - beta) * slope, out=first, where=where)
-    np.add(gamma * second, (_ONE - gamma) * slope * slope, out=second, where=where)
+    np.add(beta * first, (_ONE - beta) * slope, out=first, where=moves)
+    np.add(gamma * second, (_ONE - gamma) * slope * slope, out=second, where=moves)
     step = entry[RATE] * first / (np.sqrt(second * entry[SPREAD]) + np.float32(EPSILON))
-    np.subtract(value, step, out=value, where=where)
+    np.subtract(value, step, out=value, where=moves)
 
 
 def _sigmoid(value: Single) -> Single:
@@ -231,10 +231,10 @@ def _power_of_two(x: Single) -> Single:
     magic = np.float32(12582912.0)
     x = np.clip(x, np.float32(-126.0), np.float32(126.0))
     shifted = x + magic
-    part = x - (shifted - magic)
+    fraction = x - (shifted - magic)
     result = np.full_like(x, _POWER_SERIES[0])
     for coefficient in _POWER_SERIES[1:]:
-        result *= part
+        result *= fraction
         result += coefficient
     exponent = shifted.view(np.int32) - np.int32(0x4B400000) + np.int32(127)
     return np.asarray(result * (exponent << 23).view(np.float32))
@@ -300,7 +300,7 @@ class CompiledRows:
         entries = np.ascontiguousarray(schedule, np.float32)
         rows = self._shape[0] * self._shape[1]
         losses = np.empty((rows, len(entries)))
-        in_threads(lambda part: self._kernels.train_rows(self._layer, entries, losses, part), row_parts(rows))
+        in_threads(lambda share: self._kernels.train_rows(self._layer, entries, losses, share), row_parts(rows))
         # Added row by row, so that the sum does not depend on the number of threads.
         return np.asarray(losses.sum(0))
 

@@ -143,8 +143,8 @@ def start_values(problem: LayerProblem, *, rounds: bool) -> tuple[Single, Single
         return problem.weight, None
     exact = problem.weight / grid.scale
     floor = np.floor(exact)
-    part = ((exact - floor) - LOW) / (HIGH - LOW)
-    return np.log(part / (1.0 - part)).astype(np.float32), floor
+    fraction = ((exact - floor) - LOW) / (HIGH - LOW)
+    return np.log(fraction / (1.0 - fraction)).astype(np.float32), floor
 
 
 def bias_limits(problem: LayerProblem) -> tuple[Float, Float, Float]:
@@ -176,15 +176,15 @@ def low_rank(gram: Float, bound: int) -> Single | None:
     groups, width, _ = gram.shape
     if groups > 1 or bound * _FACTOR_PAYS > width:
         return None
-    rest = np.diagonal(gram[0]).copy()
+    residual = np.diagonal(gram[0]).copy()
     factor = np.zeros((width, bound))
-    smallest = float(rest.max()) * _ZERO_PIVOT
+    smallest = float(residual.max()) * _ZERO_PIVOT
     for column in range(bound):
-        pivot = int(rest.argmax())
-        if rest[pivot] <= smallest:
+        pivot = int(residual.argmax())
+        if residual[pivot] <= smallest:
             break
-        found = gram[0, :, pivot] - factor[:, :column] @ factor[pivot, :column]
-        factor[:, column] = found / np.sqrt(rest[pivot])
-        rest = np.maximum(rest - factor[:, column] ** 2, 0.0)
-        rest[pivot] = 0.0
+        column_values = gram[0, :, pivot] - factor[:, :column] @ factor[pivot, :column]
+        factor[:, column] = column_values / np.sqrt(residual[pivot])
+        residual = np.maximum(residual - factor[:, column] ** 2, 0.0)
+        residual[pivot] = 0.0
     return factor[None].astype(np.float32)

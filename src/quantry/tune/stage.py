@@ -48,11 +48,11 @@ _DEVICES = ("inference_device", "device")
 
 def on_this_machine(step: TuneStep) -> TuneStep:
     """Return a step whose devices exist; one that does not becomes the CPU, with one warning."""
-    given = {name: getattr(step, name) for name in _DEVICES if hasattr(step, name)}
-    found: dict[str, Any] = {
-        name: existing_device(device, inference=name == "inference_device") for name, device in given.items()
+    requested = {name: getattr(step, name) for name in _DEVICES if hasattr(step, name)}
+    existing: dict[str, Any] = {
+        name: existing_device(device, inference=name == "inference_device") for name, device in requested.items()
     }
-    return step if found == given else replace(step, **found)
+    return step if existing == requested else replace(step, **existing)
 
 
 def _environment(arguments: Mapping[str, Any]) -> Mapping[str, str]:

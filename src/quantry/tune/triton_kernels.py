@@ -95,14 +95,14 @@ def row_kernel(  # type: ignore[no-untyped-def] # noqa: PLR0913, PLR0917
     count = tl.num_programs(0)
     plane = count.to(tl.int64) * width
     column = tl.arange(0, width)
-    own = planes + row.to(tl.int64) * width + column
+    address = planes + row.to(tl.int64) * width + column
     matrix = gram + (row // rows).to(tl.int64) * width * width
     matrix = tl.load(matrix + column[:, None] * width + column[None, :])
     average = tl.load(mean + (row // rows) * width + column)
-    value, first, second = tl.load(own), tl.load(own + FIRST * plane), tl.load(own + SECOND * plane)
-    floor, cross = tl.load(own + FLOOR * plane), tl.load(own + CROSS * plane)
-    scale = tl.load(own + SCALE * plane)
-    low, high = tl.load(own + LOWEST * plane), tl.load(own + HIGHEST * plane)
+    value, first, second = tl.load(address), tl.load(address + FIRST * plane), tl.load(address + SECOND * plane)
+    floor, cross = tl.load(address + FLOOR * plane), tl.load(address + CROSS * plane)
+    scale = tl.load(address + SCALE * plane)
+    low, high = tl.load(address + LOWEST * plane), tl.load(address + HIGHEST * plane)
     bias, target = tl.load(vectors + row), tl.load(vectors + TARGET * count + row)
     bias_first, bias_second = tl.load(vectors + BIAS_FIRST * count + row), tl.load(vectors + BIAS_SECOND * count + row)
     for number in range(steps):
@@ -121,9 +121,9 @@ def row_kernel(  # type: ignore[no-untyped-def] # noqa: PLR0913, PLR0917
         slope = by_value(slope, value, floor, scale, low, high, beta, strength, rounds)
         value, first, second = adam(value, first, second, slope, rate, spread)
         tl.store(losses + number * count + row, loss)
-    tl.store(own, value)
-    tl.store(own + FIRST * plane, first)
-    tl.store(own + SECOND * plane, second)
+    tl.store(address, value)
+    tl.store(address + FIRST * plane, first)
+    tl.store(address + SECOND * plane, second)
     tl.store(vectors + row, bias)
     tl.store(vectors + BIAS_FIRST * count + row, bias_first)
     tl.store(vectors + BIAS_SECOND * count + row, bias_second)
@@ -139,11 +139,11 @@ def products(  # type: ignore[no-untyped-def] # noqa: PLR0913, PLR0917
     shift = tl.zeros((tall, deep), tl.float32)
     for start in range(0, padded, deep):
         line = start + tl.arange(0, deep)
-        left = tl.load(weights + line[None, :], mask=inside[:, None], other=0.0)
+        factor = tl.load(weights + line[None, :], mask=inside[:, None], other=0.0)
         right = tl.load(matrix + line[:, None] * padded + column[None, :])
-        product = tl.dot(left, right, product, input_precision=precision)
+        product = tl.dot(factor, right, product, input_precision=precision)
         if means:
-            shift += left * tl.load(average + line)[None, :]
+            shift += factor * tl.load(average + line)[None, :]
     return product, tl.sum(shift, 1)
 
 

@@ -144,9 +144,9 @@ def torch_type(kind: int) -> torch.dtype:
     return _TYPES[ir.DataType(kind)]
 
 
-def cast_like(x: Tensor, other: Tensor) -> Tensor:
+def cast_like(x: Tensor, like: Tensor) -> Tensor:
     """ONNX CastLike."""
-    return x.to(other.dtype)
+    return x.to(like.dtype)
 
 
 def is_infinite(x: Tensor, *, detect_negative: int = 1, detect_positive: int = 1) -> Tensor:
@@ -165,5 +165,5 @@ def shifted(a: Tensor, b: Tensor, *, direction: str) -> Tensor:
 
 def cast_refusal(node: ir.Node) -> str | None:
     """Return why a Cast cannot be computed, or None."""
-    wanted = ir.DataType(node.attributes["to"].as_int())
-    return None if wanted in _TYPES else f"Cast to {wanted.name} has no function in torch here"
+    dtype = ir.DataType(node.attributes["to"].as_int())
+    return None if dtype in _TYPES else f"Cast to {dtype.name} has no function in torch here"

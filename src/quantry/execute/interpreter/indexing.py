@@ -18,14 +18,14 @@ def gather_nd(x: Tensor, index: Tensor, *, batch_dims: int = 0) -> Tensor:
     """ONNX GatherND: the last axis of the index is a position in the axes after the first ``batch_dims``."""
     index = index.to(x.device)
     depth = index.shape[-1]
-    places = [_counted(index[..., at], x.shape[batch_dims + at], x.device) for at in range(depth)]
+    positions = [_counted(index[..., at], x.shape[batch_dims + at], x.device) for at in range(depth)]
     # Batch axes pick themselves: their index counts along their own axis and broadcasts along the others.
     rank = index.dim() - 1
-    own = [
+    batch_index = [
         torch.arange(x.shape[axis], device=x.device).reshape([-1 if at == axis else 1 for at in range(rank)])
         for axis in range(batch_dims)
     ]
-    return x[(*own, *places)]
+    return x[(*batch_index, *positions)]
 
 
 def scatter_elements(x: Tensor, index: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none") -> Tensor:
@@ -41,17 +41,17 @@ def scatter_nd(x: Tensor, index: Tensor, updates: Tensor, *, reduction: str = "n
     """ONNX ScatterND."""
     index = index.to(x.device)
     depth = index.shape[-1]
-    places = tuple(_counted(index[..., at], x.shape[at], x.device) for at in range(depth))
+    positions = tuple(_counted(index[..., at], x.shape[at], x.device) for at in range(depth))
     if reduction in ("none", "add"):
-        return torch.index_put(x, places, updates, accumulate=reduction == "add")
+        return torch.index_put(x, positions, updates, accumulate=reduction == "add")
     # One number for each position, so that torch's reduction along one axis applies.
-    flat = torch.zeros_like(places[0])
-    for at, place in enumerate(places):
-        flat = flat * x.shape[at] + place
-    rest = x.shape[depth:]
-    rows, values = x.reshape(-1, *rest), updates.reshape(-1, *rest)
-    where = flat.reshape(-1, *[1] * len(rest)).expand(values.shape)
-    return torch.scatter_reduce(rows, 0, where, values, _REDUCTIONS[reduction], include_self=True).reshape(x.shape)
+    flat = torch.zeros_like(positions[0])
+    for at, position in enumerate(positions):
+        flat = flat * x.shape[at] + position
+    inner = x.shape[depth:]
+    rows, values = x.reshape(-1, *inner), updates.reshape(-1, *inner)
+    target = flat.reshape(-1, *[1] * len(inner)).expand(values.shape)
+    return torch.scatter_reduce(rows, 0, target, values, _REDUCTIONS[reduction], include_self=True).reshape(x.shape)
 
 
 def top_k(
@@ -99,8 +99,8 @@ def arg_min(x: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: i
 
 def _extreme(function: object, x: Tensor, axis: int, keepdims: int, last: int) -> Tensor:
     assert callable(function)
-    found: Tensor = function(x.flip(axis) if last else x, axis, keepdim=bool(keepdims))
-    return x.shape[axis] - 1 - found if last else found
+    position: Tensor = function(x.flip(axis) if last else x, axis, keepdim=bool(keepdims))
+    return x.shape[axis] - 1 - position if last else position
 
 
 def cumulative_sum(x: Tensor, *, axis: int | Sequence[int], exclusive: int = 0, reverse: int = 0) -> Tensor:
@@ -126,10 +126,10 @@ def one_hot(index: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1) -> 
     index = index.long()
     index = torch.where(index < 0, index + count, index)
     axis = axis % (index.dim() + 1)
-    places = torch.arange(count, device=index.device).reshape(
+    positions = torch.arange(count, device=index.device).reshape(
         [-1 if at == axis else 1 for at in range(index.dim() + 1)]
     )
-    return torch.where(index.unsqueeze(axis) == places, values[1], values[0])
+    return torch.where(index.unsqueeze(axis) == positions, values[1], values[0])
 
 
 def non_zero(x: Tensor) -> Tensor:
@@ -166,17 +166,17 @@ def suppress(
     picked = []
     for image in range(boxes.shape[0]):
         for kind in range(scores.shape[1]):
-            found = scores[image, kind]
-            order = torch.sort(found, descending=True, stable=True).indices
+            candidates = scores[image, kind]
+            order = torch.sort(candidates, descending=True, stable=True).indices
             if least is not None:
-                order = order[found[order] > float(least)]
-            kept: list[int] = []
+                order = order[candidates[order] > float(least)]
+            selected: list[int] = []
             for box in order.tolist():
-                if len(kept) == count:
+                if len(selected) == count:
                     break
-                if not kept or float(_overlaps(first[image], last[image], box, kept).max()) <= limit:
-                    kept.append(box)
-            picked += [(image, kind, box) for box in kept]
+                if not selected or float(_overlaps(first[image], last[image], box, selected).max()) <= limit:
+                    selected.append(box)
+            picked += [(image, kind, box) for box in selected]
     return torch.tensor(picked, dtype=torch.int64, device=boxes.device).reshape(-1, 3)
 
 
@@ -187,10 +187,10 @@ def _corners(boxes: Tensor, center_point_box: int) -> tuple[Tensor, Tensor]:
     return torch.minimum(first, last), torch.maximum(first, last)
 
 
-def _overlaps(first: Tensor, last: Tensor, box: int, others: list[int]) -> Tensor:
-    sides = (torch.minimum(last[box], last[others]) - torch.maximum(first[box], first[others])).clamp(min=0)
+def _overlaps(first: Tensor, last: Tensor, box: int, boxes: list[int]) -> Tensor:
+    sides = (torch.minimum(last[box], last[boxes]) - torch.maximum(first[box], first[boxes])).clamp(min=0)
     shared = sides.prod(-1)
-    return shared / ((last[box] - first[box]).prod() + (last[others] - first[others]).prod(-1) - shared)
+    return shared / ((last[box] - first[box]).prod() + (last[boxes] - first[boxes]).prod(-1) - shared)
 
 
 def _counted(index: Tensor, length: int, device: torch.device) -> Tensor:

@@ -98,11 +98,11 @@ def _crop(lengths: Sequence[int], goal: Sequence[int], auto_pad: str) -> list[in
     """Return what is cropped in front of each axis, then after each, to reach given lengths."""
     totals = [have - want for have, want in zip(lengths, goal, strict=True)]
     half = [max(0, total) // 2 for total in totals]
-    rest = [max(0, total) - part for total, part in zip(totals, half, strict=True)]
+    excess = [max(0, total) - amount for total, amount in zip(totals, half, strict=True)]
     # The larger half is cropped in front, except for SAME_UPPER. What is missing is added at the end. onnxruntime does
     # both in this way, where the standard leaves it open.
-    first, last = (half, rest) if auto_pad == "SAME_UPPER" else (rest, half)
-    return first + [part + min(0, total) for part, total in zip(last, totals, strict=True)]
+    first, last = (half, excess) if auto_pad == "SAME_UPPER" else (excess, half)
+    return first + [amount + min(0, total) for amount, total in zip(last, totals, strict=True)]
 
 
 def gemm(

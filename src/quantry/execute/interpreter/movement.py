@@ -91,9 +91,9 @@ def slice_(
     steps: Sequence[int] | None = None,
 ) -> Tensor:
     """ONNX Slice; bounds beyond an axis mean its end."""
-    chosen = range(len(starts)) if axes is None else axes
+    sliced = range(len(starts)) if axes is None else axes
     strides = [1] * len(starts) if steps is None else steps
-    for axis, start, end, step in zip(chosen, starts, ends, strides, strict=True):
+    for axis, start, end, step in zip(sliced, starts, ends, strides, strict=True):
         if step < 0:
             # torch only steps forwards: reverse the axis, and count the bounds from its other end.
             size = x.shape[axis]
@@ -141,8 +141,8 @@ def pad(
         mode: "constant", "edge", "reflect" or "wrap".
     """
     rank = x.dim()
-    chosen = list(range(rank)) if axes is None else [axis % rank for axis in axes]
-    pairs = {axis: (pads[index], pads[index + len(chosen)]) for index, axis in enumerate(chosen)}
+    padded = list(range(rank)) if axes is None else [axis % rank for axis in axes]
+    pairs = {axis: (pads[index], pads[index + len(padded)]) for index, axis in enumerate(padded)}
     flat = [amount for axis in reversed(range(rank)) for amount in pairs.get(axis, (0, 0))]
     if mode == "constant":
         return functional.pad(x, flat, "constant", value or 0)
@@ -152,19 +152,19 @@ def pad(
     for axis, (before, after) in pairs.items():
         if before or after:
             last = x.shape[axis] - 1
-            places = [_source(place, last, mode) for place in range(-before, last + 1 + after)]
-            x = x.index_select(axis, torch.tensor(places, device=x.device))
+            sources = [_source(position, last, mode) for position in range(-before, last + 1 + after)]
+            x = x.index_select(axis, torch.tensor(sources, device=x.device))
     return x
 
 
-def _source(place: int, last: int, mode: str) -> int:
+def _source(position: int, last: int, mode: str) -> int:
     """Return which of the values 0 to ``last`` is at a place before, on or after them."""
     if mode == "edge" or not last:
-        return min(max(place, 0), last)
+        return min(max(position, 0), last)
     if mode == "wrap":
-        return place % (last + 1)
-    place %= 2 * last
-    return min(place, 2 * last - place)
+        return position % (last + 1)
+    position %= 2 * last
+    return min(position, 2 * last - position)
 
 
 def pad_refusal(node: ir.Node) -> str | None:
@@ -178,15 +178,15 @@ def depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     if mode == "CRD":
         return functional.pixel_shuffle(x, blocksize)
     n, c, h, w = x.shape
-    parts = x.reshape(n, blocksize, blocksize, c // blocksize**2, h, w)
-    return parts.permute(0, 3, 4, 1, 5, 2).reshape(n, c // blocksize**2, h * blocksize, w * blocksize)
+    blocks = x.reshape(n, blocksize, blocksize, c // blocksize**2, h, w)
+    return blocks.permute(0, 3, 4, 1, 5, 2).reshape(n, c // blocksize**2, h * blocksize, w * blocksize)
 
 
 def space_to_depth(x: Tensor, *, blocksize: int) -> Tensor:
     """ONNX SpaceToDepth."""
     n, c, h, w = x.shape
-    parts = x.reshape(n, c, h // blocksize, blocksize, w // blocksize, blocksize)
-    return parts.permute(0, 3, 5, 1, 2, 4).reshape(n, c * blocksize**2, h // blocksize, w // blocksize)
+    blocks = x.reshape(n, c, h // blocksize, blocksize, w // blocksize, blocksize)
+    return blocks.permute(0, 3, 5, 1, 2, 4).reshape(n, c * blocksize**2, h // blocksize, w // blocksize)
 
 
 def shape(x: Tensor, *, start: int = 0, end: int | None = None) -> Tensor:

@@ -51,7 +51,7 @@ def group_norm(
     channels = x.shape[1]
     if weight.shape[0] != channels:
         repeats = channels // num_groups
-        weight, bias = (torch.repeat_interleave(part, repeats) for part in (weight, bias))
+        weight, bias = (torch.repeat_interleave(factor, repeats) for factor in (weight, bias))
     return functional.group_norm(x, num_groups, weight, bias, epsilon)
 
 

@@ -33,7 +33,7 @@ def lstm(  # noqa: PLR0917 - the inputs of ONNX
     start = _start(x, (hidden, cell), weight.shape[0], hidden_size, layout)
     weights = _weights((weight, recurrence, bias), _LSTM_GATES, hidden_size)
     states, last, memory = _run(torch.lstm, x, start, weights, direction, layout)
-    return (states, *(part.transpose(0, 1) if layout else part for part in (last, memory)))
+    return (states, *(state.transpose(0, 1) if layout else state for state in (last, memory)))
 
 
 def gru(
@@ -87,16 +87,16 @@ def _with_one_state(
     return states, last.transpose(0, 1) if layout else last
 
 
-def _start(x: Tensor, given: Sequence[Tensor | None], directions: int, size: int, layout: int) -> tuple[Tensor, ...]:
+def _start(x: Tensor, states: Sequence[Tensor | None], directions: int, size: int, layout: int) -> tuple[Tensor, ...]:
     """Return the first states as [directions, batch, size]."""
     zeros = x.new_zeros(directions, x.shape[0 if layout else 1], size)
-    turned = (part if part is None or not layout else part.transpose(0, 1) for part in given)
-    return tuple(zeros if part is None else part.contiguous() for part in turned)
+    turned = (state if state is None or not layout else state.transpose(0, 1) for state in states)
+    return tuple(zeros if state is None else state.contiguous() for state in turned)
 
 
-def _weights(given: Sequence[Tensor | None], order: Sequence[int], size: int) -> list[Tensor]:
+def _weights(tensors: Sequence[Tensor | None], order: Sequence[int], size: int) -> list[Tensor]:
     """Return torch's weights of each direction: of the input, of the state, and both biases."""
-    weight, recurrence, bias = given
+    weight, recurrence, bias = tensors
     assert weight is not None
     assert recurrence is not None
     rows = torch.cat([torch.arange(gate * size, (gate + 1) * size) for gate in order]).to(weight.device)
@@ -104,7 +104,7 @@ def _weights(given: Sequence[Tensor | None], order: Sequence[int], size: int) ->
     for at in range(weight.shape[0]):
         ordered += [weight[at].index_select(0, rows), recurrence[at].index_select(0, rows)]
         if bias is not None:
-            ordered += [part.index_select(0, rows) for part in bias[at].chunk(2)]
+            ordered += [block.index_select(0, rows) for block in bias[at].chunk(2)]
     return ordered
 
 
@@ -134,9 +134,9 @@ def recurrent_refusal(node: ir.Node) -> str | None:
     if node.op_type == "GRU" and node.attributes.get_int("linear_before_reset", 0) == 0:
         return "GRU with linear_before_reset 0 has no function in torch here"
     names = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}[node.op_type]
-    given = list(node.attributes.get_strings("activations", ()) or names)
+    functions = list(node.attributes.get_strings("activations", ()) or names)
     two = node.attributes.get_string("direction", "forward") == "bidirectional"
     allowed = [names * (2 if two else 1)] + ([["Relu"] * (2 if two else 1)] if node.op_type == "RNN" else [])
-    if given not in allowed and given != names:
-        return f"{node.op_type} with activations {', '.join(given)} has no function in torch here"
+    if functions not in allowed and functions != names:
+        return f"{node.op_type} with activations {', '.join(functions)} has no function in torch here"
     return None

@@ -85,9 +85,9 @@ def resize(
         in_order: Whether pictures are interpolated with the products and sums of onnxruntime in its order, so that
             every bit is the same.
     """
-    chosen = list(range(x.dim())) if axes is None else [axis % x.dim() for axis in axes]
+    resized = list(range(x.dim())) if axes is None else [axis % x.dim() for axis in axes]
     changes: dict[int, tuple[int, float]] = {}
-    for index, axis in enumerate(chosen):
+    for index, axis in enumerate(resized):
         length = x.shape[axis]
         factor = _float32(scales[index] if scales else sizes[index] / length)
         goal = math.floor(_float32(length * factor)) if scales else int(sizes[index])
@@ -205,9 +205,9 @@ def _weights(length: int, goal: int, factor: float, mode: str, kernel: Kernel) -
         row = [0.0] * length
         # Whole windows, as onnxruntime counts them; weights at their ends may be 0.
         first, last = math.floor(at - kernel.reach * wide), math.ceil(at + kernel.reach * wide)
-        for place in range(first, last + 1):
-            if not kernel.cut or 0 <= place < length:
-                row[min(max(place, 0), length - 1)] += kernel.weight((place - at) / wide)
+        for position in range(first, last + 1):
+            if not kernel.cut or 0 <= position < length:
+                row[min(max(position, 0), length - 1)] += kernel.weight((position - at) / wide)
         total = sum(row)
         rows.append([weight / total for weight in row])
     return rows
@@ -249,9 +249,9 @@ def resize_refusal(node: ir.Node) -> str | None:
         "keep_aspect_ratio_policy": ("stretch",),
     }
     for name, values in allowed.items():
-        given = node.attributes[name].value if name in node.attributes else values[0]
-        if given not in values:
-            return f"Resize with {name} {given} has no function in torch here"
+        value = node.attributes[name].value if name in node.attributes else values[0]
+        if value not in values:
+            return f"Resize with {name} {value} has no function in torch here"
     nearest = node.attributes.get_string("mode", "nearest") == "nearest"
     if nearest and node.attributes.get_string("coordinate_transformation_mode", "") == "half_pixel_symmetric":
         # Its middle lies exactly on an input, or between two: the last bit of float32 decides which is nearest.

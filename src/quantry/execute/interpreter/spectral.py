@@ -52,7 +52,7 @@ def _transformed(x: Tensor, size: int, axis: int, *, onesided: int, inverse: int
 def transform_refusal(node: ir.Node) -> str | None:
     """Return why a DFT cannot be computed, or None."""
     shape = None if node.inputs[0] is None else node.inputs[0].shape
-    given = "axis" in node.attributes or (len(node.inputs) > 2 and node.inputs[2] is not None)
-    if not given and (shape is None or len(shape) != 3):
+    has_axis = "axis" in node.attributes or (len(node.inputs) > 2 and node.inputs[2] is not None)
+    if not has_axis and (shape is None or len(shape) != 3):
         return "DFT without an axis has no function in torch here, because the default depends on the opset"
     return None

@@ -138,8 +138,8 @@ def interpretable(node: ir.Node) -> str | None:
     row = facts(node)
     if not row.torch:
         return f"operator {node.op_type} has no function in torch here"
-    known = (*_parameters(row.torch), *_WITHOUT_EFFECT.get(node.op_type, ()))
-    unknown = [name for name in node.attributes if name not in known]
+    understood = (*_parameters(row.torch), *_WITHOUT_EFFECT.get(node.op_type, ()))
+    unknown = [name for name in node.attributes if name not in understood]
     if unknown:
         return f"{node.op_type} with attribute {unknown[0]} has no function in torch here"
     if (
@@ -157,8 +157,8 @@ def torch_function(name: str) -> Callable[..., Any]:
     """Return the function that a row of the table names."""
     module, _, function = name.rpartition(".")
     home = importlib.import_module(module if module.startswith("torch") else _HERE + module)
-    found: Callable[..., Any] = getattr(home, function)
-    return found
+    resolved: Callable[..., Any] = getattr(home, function)
+    return resolved
 
 
 # Saves the inspection of a signature for every node of a model.

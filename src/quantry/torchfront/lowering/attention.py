@@ -23,7 +23,7 @@ def attention(  # noqa: PLR0913, PLR0917 - the arguments of torch's operator
     """Write ``softmax(scale * Q @ K^T + mask) @ V``."""
     rank = len(query.shape)
     if enable_gqa:
-        key, value = (_repeated(part, query.shape[-3] // part.shape[-3]) for part in (key, value))
+        key, value = (_repeated(heads, query.shape[-3] // heads.shape[-3]) for heads in (key, value))
     order = [*range(rank - 2), rank - 1, rank - 2]
     factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = op.Mul(op.MatMul(query, op.Transpose(key, perm=order)), _number(factor))
@@ -40,10 +40,10 @@ def _number(value: float) -> Any:
     return op.Constant(value=ir.tensor(np.float32(value)))
 
 
-def _repeated(part: Any, count: int) -> Any:
+def _repeated(heads: Any, count: int) -> Any:
     """Repeat each head for a group of queries."""
-    index = np.repeat(np.arange(part.shape[-3]), count)
-    return op.Gather(part, op.Constant(value=ir.tensor(index)), axis=len(part.shape) - 3)
+    index = np.repeat(np.arange(heads.shape[-3]), count)
+    return op.Gather(heads, op.Constant(value=ir.tensor(index)), axis=len(heads.shape) - 3)
 
 
 def identity(value: Any) -> Any:

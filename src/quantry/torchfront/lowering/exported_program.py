@@ -19,7 +19,7 @@ Not an attribute of the graph: a program cannot be pickled, but a captured graph
 """
 
 
-def remember_program(graph: fx.GraphModule, program: ExportedProgram) -> None:
+def store_program(graph: fx.GraphModule, program: ExportedProgram) -> None:
     """Keep the program that a graph was made from, so that `program_of` need not export it again."""
     _PROGRAMS[graph] = str(graph.graph), program
 
@@ -33,11 +33,11 @@ def program_of(graph: fx.GraphModule) -> ExportedProgram:
     text, program = _PROGRAMS.get(graph, ("", None))
     if program is not None and text == str(graph.graph):
         return program
-    arguments, named = _example(graph)
+    arguments, keywords = _example(graph)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
-        program = torch.export.export(graph, arguments, named, dynamic_shapes=_dynamic(graph, arguments, named))
-    remember_program(graph, program)
+        program = torch.export.export(graph, arguments, keywords, dynamic_shapes=_dynamic(graph, arguments, keywords))
+    store_program(graph, program)
     return program
 
 
@@ -53,7 +53,7 @@ def shapes_of(tensors: list[tuple[torch.Tensor, list[int]]]) -> ShapesCollection
     return shapes if len(shapes) else None
 
 
-def meta_of(node: Any) -> Any:
+def node_meta(node: Any) -> Any:
     """Return the fake tensor that the capture recorded for a node.
 
     Raises:
@@ -75,12 +75,12 @@ def _example(graph: fx.GraphModule) -> tuple[tuple[Any, ...], dict[str, Any]]:
             f"a captured graph must consist of operators, got a call of module {called[0].target!r}; capture the model "
             "with quantry.torch.capture(model, example)"
         )
-    leaves = [_real(meta_of(node)) for node in graph.graph.nodes if node.op == "placeholder"]
+    leaves = [_real(node_meta(node)) for node in graph.graph.nodes if node.op == "placeholder"]
     signature = getattr(graph.graph._codegen, "pytree_info", None)
     if signature is None or signature.in_spec is None:
         return tuple(leaves), {}
-    arguments, named = tree_unflatten(leaves, signature.in_spec)
-    return tuple(arguments), dict(named)
+    arguments, keywords = tree_unflatten(leaves, signature.in_spec)
+    return tuple(arguments), dict(keywords)
 
 
 def _real(value: Any) -> Any:
@@ -90,12 +90,12 @@ def _real(value: Any) -> Any:
     return torch.zeros(sizes, dtype=value.dtype, device=value.device)
 
 
-def _dynamic(graph: fx.GraphModule, arguments: tuple[Any, ...], named: dict[str, Any]) -> ShapesCollection | None:
-    recorded = [meta_of(node) for node in graph.graph.nodes if node.op == "placeholder"]
+def _dynamic(graph: fx.GraphModule, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> ShapesCollection | None:
+    recorded = [node_meta(node) for node in graph.graph.nodes if node.op == "placeholder"]
     return shapes_of(
         [
-            (leaf, [axis for axis, size in enumerate(known.shape) if not isinstance(size, int)])
-            for leaf, known in zip(tree_leaves((arguments, named)), recorded, strict=True)
+            (leaf, [axis for axis, size in enumerate(fake.shape) if not isinstance(size, int)])
+            for leaf, fake in zip(tree_leaves((arguments, keywords)), recorded, strict=True)
             if isinstance(leaf, torch.Tensor)
         ]
     )

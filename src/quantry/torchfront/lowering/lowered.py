@@ -8,7 +8,7 @@ import onnx_ir as ir
 import torch
 from torch import fx
 
-from quantry.torchfront.lowering.exported_program import meta_of, program_of
+from quantry.torchfront.lowering.exported_program import node_meta, program_of
 from quantry.torchfront.lowering.scopes import Scope
 from quantry.torchfront.lowering.tidy import tidied
 from quantry.torchfront.lowering.translation import translate
@@ -51,14 +51,14 @@ def lower(module: fx.GraphModule, advice: str = "") -> Lowered:
     model, scopes = tidied(*translate(program_of(module), advice), module)
     parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
     nodes = module.graph.nodes
-    given = [meta_of(node) for node in nodes if node.op == "placeholder"]
+    arguments_meta = [node_meta(node) for node in nodes if node.op == "placeholder"]
     results = [leaf for node in nodes if node.op == "output" for leaf in torch.utils._pytree.tree_leaves(node.args[0])]
     return Lowered(
         model=model,
         scopes=scopes,
         signature=getattr(module.graph._codegen, "pytree_info", None),
         constants={index: leaf for index, leaf in enumerate(results) if not isinstance(leaf, fx.Node)},
-        arguments={index: value for index, value in enumerate(given) if not isinstance(value, torch.Tensor)},
+        arguments={index: value for index, value in enumerate(arguments_meta) if not isinstance(value, torch.Tensor)},
         parameters=frozenset(parameters),
         buffers=frozenset(buffers),
     )

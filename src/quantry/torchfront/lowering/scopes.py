@@ -19,6 +19,12 @@ class Scope:
     classes: tuple[str, ...]
     outside: bool = False
 
+    @property
+    def paths(self) -> list[str]:
+        """The path and those of the modules around it, outermost first; none for the root."""
+        names = self.path.split(".") if self.path else []
+        return [".".join(names[: depth + 1]) for depth in range(len(names))]
+
 
 def scope_of(node: fx.Node) -> Scope:
     """Return the scope that a capture recorded for a node."""

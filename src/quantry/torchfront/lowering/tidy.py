@@ -7,7 +7,6 @@ one are known, and nodes and tensors get the names of the user's modules and of 
 
 import math
 import operator
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -89,7 +88,7 @@ class _Origin:
 
 
 def _origins(program: ExportedProgram, captured: fx.GraphModule) -> dict[str, _Origin]:
-    known = {node.name: node for node in captured.graph.nodes}
+    captured_nodes = {node.name: node for node in captured.graph.nodes}
     outside = nodes_outside(captured.graph)
     origins = {}
     for node in program.graph.nodes:
@@ -97,9 +96,9 @@ def _origins(program: ExportedProgram, captured: fx.GraphModule) -> dict[str, _O
             continue
         source = captured_name(node)
         result = source
-        if node.target is operator.getitem and source in known:
+        if node.target is operator.getitem and source in captured_nodes:
             # One of several results of an operator: the captured graph has a node of its own for it.
-            users = (user for user in known[source].users if user.target is operator.getitem)
+            users = (user for user in captured_nodes[source].users if user.target is operator.getitem)
             result = next((user.name for user in users if user.args[1] == node.args[1]), source)
         origins[node.name] = _Origin(source, result, replace(scope_of(node), outside=source in outside))
     return origins
@@ -120,47 +119,47 @@ def _name_results(graph: ir.Graph, origins: dict[str, _Origin]) -> None:
     values = {output.name: output for node in graph for output in node.outputs}
     last = {origin.result: values[name] for name, origin in origins.items() if name in values}
     renamed = set(last.values())
-    taken = {value.name for value in values.values() if value not in renamed}
-    taken |= {*(value.name for value in graph.inputs), *graph.initializers}
+    used_names = {value.name for value in values.values() if value not in renamed}
+    used_names |= {*(value.name for value in graph.inputs), *graph.initializers}
     for result, value in last.items():
         name, count = result, 0
-        while name in taken:
+        while name in used_names:
             count += 1
             name = f"{result}_{count}"
         value.name = name
-        taken.add(name)
+        used_names.add(name)
 
 
 def _name_nodes(graph: ir.Graph, scopes: dict[str, Scope]) -> dict[str, Scope]:
     """Name nodes after module, captured node and operator, as in ``stem.conv/conv2d_conv``; return their scopes."""
-    found: dict[str, Scope] = {}
-    before = ""
+    scope_by_name: dict[str, Scope] = {}
+    previous = ""
     for node in graph.all_nodes():
         # A node that folding has written has the origin of the node before it.
-        before = node.metadata_props.pop(_CAPTURED, before)
-        scope = scopes.get(before, Scope("", ()))
-        label = f"{before or 'node'}_{node.op_type.lower()}"
+        previous = node.metadata_props.pop(_CAPTURED, previous)
+        scope = scopes.get(previous, Scope("", ()))
+        label = f"{previous or 'node'}_{node.op_type.lower()}"
         path = f"{scope.path}/{label}" if scope.path else label
         name, count = path, 0
-        while name in found:
+        while name in scope_by_name:
             count += 1
             name = f"{path}_{count}"
         node.name = name
-        found[name] = scope
-    return found
+        scope_by_name[name] = scope
+    return scope_by_name
 
 
 def _separate_outputs(graph: ir.Graph) -> None:
     """Copy outputs that are inputs, constants or outputs already, because ONNX wants every output computed once."""
-    seen: set[ir.Value] = set()
+    outputs_so_far: set[ir.Value] = set()
     for index, value in enumerate(graph.outputs):
-        if value.producer() is None or value in seen:
+        if value.producer() is None or value in outputs_so_far:
             copy = ir.node("Identity", [value])
             copy.outputs[0].name = f"output_{index}"
             copy.outputs[0].type, copy.outputs[0].shape = value.type, value.shape
             graph.append(copy)
             graph.outputs[index] = copy.outputs[0]
-        seen.add(value)
+        outputs_so_far.add(value)
 
 
 def _name_batch(graph: ir.Graph) -> None:
@@ -170,14 +169,10 @@ def _name_batch(graph: ir.Graph) -> None:
         first = value.shape[0] if value.shape is not None and len(value.shape) else 0
         if isinstance(first, ir.SymbolicDim) and first.value is not None:
             names.setdefault(first.value, "batch" if not names else f"batch_{len(names) + 1}")
-    for value in (*graph.inputs, *_results(graph)):
+    for value in (*graph.inputs, *(output for node in graph.all_nodes() for output in node.outputs)):
         if value.shape is not None and not value.shape.is_static():
             dims = [dim if isinstance(dim, int) else names.get(dim.value or "", dim.value) for dim in value.shape]
             value.shape = ir.Shape(dims)
-
-
-def _results(graph: ir.Graph) -> Iterator[ir.Value]:
-    return (output for node in graph.all_nodes() for output in node.outputs)
 
 
 # -- weights -----------------------------------------------------------------------------------------------------------
@@ -185,9 +180,11 @@ def _results(graph: ir.Graph) -> Iterator[ir.Value]:
 
 def _fill_in(graph: ir.Graph, captured: fx.GraphModule) -> None:
     """Copy the weights that the captured graph has now: its program has those of the capture."""
-    held = dict((*captured.named_parameters(remove_duplicate=False), *captured.named_buffers(remove_duplicate=False)))
+    weights = dict(
+        (*captured.named_parameters(remove_duplicate=False), *captured.named_buffers(remove_duplicate=False))
+    )
     for name, value in graph.initializers.items():
-        tensor = held.get(name)
+        tensor = weights.get(name)
         if tensor is None and value.const_value is not None:
             array = np.array(value.const_value.numpy())
         else:
@@ -207,10 +204,10 @@ def _transpose_parameters(graph: ir.Graph) -> None:
             continue
         order = node.attributes["perm"].as_ints() if "perm" in node.attributes else None
         array = np.ascontiguousarray(np.transpose(source.const_value.numpy(), order))
-        others = [use.node for use in source.uses() if not _is_same_transpose(use.node, order)]
+        other_readers = [use.node for use in source.uses() if not _is_same_transpose(use.node, order)]
         alike = [use.node for use in source.uses() if _is_same_transpose(use.node, order)]
         name = source.name or ""
-        if others:  # An embedding, for example, whose weight is also that of the last layer.
+        if other_readers:  # An embedding, for example, whose weight is also that of the last layer.
             name = f"{name}_transposed"
         else:
             graph.initializers.pop(name)
@@ -224,8 +221,8 @@ def _transpose_parameters(graph: ir.Graph) -> None:
 
 
 def _is_same_transpose(node: ir.Node, order: Any) -> bool:
-    given = node.attributes["perm"].as_ints() if "perm" in node.attributes else None
-    return node.op_type == "Transpose" and given == order
+    permutation = node.attributes["perm"].as_ints() if "perm" in node.attributes else None
+    return node.op_type == "Transpose" and permutation == order
 
 
 def _drop_zero_biases(graph: ir.Graph, parameters: set[str]) -> None:
@@ -264,8 +261,8 @@ def _pool_globally(graph: ir.Graph) -> None:
         if node.op_type != "ReduceMean" or not node.metadata_props.get(_CAPTURED, "").startswith("adaptive_avg_pool"):
             continue
         rank = 0 if source is None or source.shape is None else len(source.shape)
-        wanted = None if axes is None or axes.const_value is None else {*(axes.const_value.numpy() % max(rank, 1))}
-        if wanted == {*range(2, rank)} and node.attributes.get_int("keepdims", 1) == 1:
+        pooled_axes = None if axes is None or axes.const_value is None else {*(axes.const_value.numpy() % max(rank, 1))}
+        if pooled_axes == {*range(2, rank)} and node.attributes.get_int("keepdims", 1) == 1:
             node.op_type = "GlobalAveragePool"
             node.attributes.clear()
             node.resize_inputs(1)
@@ -273,72 +270,72 @@ def _pool_globally(graph: ir.Graph) -> None:
 
 def _fix_sizes(graph: ir.Graph) -> None:
     """Make sizes of Reshape, Expand and Resize constants where ONNX can express the rest as "what remains"."""
-    known = KnownValues()
+    known_values = KnownValues()
     for node in tuple(graph):
-        known.follow(node)
+        known_values.follow(node)
         rewrite = _REWRITES.get(node.op_type)
         if rewrite is not None:
-            rewrite(graph, node, known)
+            rewrite(graph, node, known_values)
 
 
-def _fix_reshape(graph: ir.Graph, node: ir.Node, known: KnownValues) -> None:
-    wanted, axes = _open_sizes(node, 1, known), axes_of(node.inputs[0])
-    if wanted is None:
+def _fix_reshape(graph: ir.Graph, node: ir.Node, known_values: KnownValues) -> None:
+    target_sizes, axes = _open_sizes(node, 1, known_values), axes_of(node.inputs[0])
+    if target_sizes is None:
         return
     sizes: list[int | None] = []
-    for index, size in enumerate(wanted):
+    for index, size in enumerate(target_sizes):
         same = axes is not None and index < len(axes) and axes[index] == size
         sizes.append(0 if same and size.number is None else size.number)
-    if sizes.count(None) + sizes.count(-1) > 1 or any(size.number == 0 for size in wanted):
+    if sizes.count(None) + sizes.count(-1) > 1 or any(size.number == 0 for size in target_sizes):
         return
     node.attributes.pop("allowzero", None)
     _set_ints(graph, node, 1, [-1 if size is None else size for size in sizes])
 
 
-def _fix_expand(graph: ir.Graph, node: ir.Node, known: KnownValues) -> None:
-    wanted, axes = _open_sizes(node, 1, known), axes_of(node.inputs[0])
-    if wanted is None or axes is None:
+def _fix_expand(graph: ir.Graph, node: ir.Node, known_values: KnownValues) -> None:
+    target_sizes, axes = _open_sizes(node, 1, known_values), axes_of(node.inputs[0])
+    if target_sizes is None or axes is None:
         return
-    aligned = (*[None] * (len(wanted) - len(axes)), *axes[-len(wanted) :])
-    sizes = [1 if have == size else size.number for size, have in zip(wanted, aligned, strict=True)]
+    aligned = (*[None] * (len(target_sizes) - len(axes)), *axes[-len(target_sizes) :])
+    sizes = [1 if have == size else size.number for size, have in zip(target_sizes, aligned, strict=True)]
     if None not in sizes:
         _set_ints(graph, node, 1, [size for size in sizes if size is not None])
 
 
-def _fix_resize(graph: ir.Graph, node: ir.Node, known: KnownValues) -> None:
+def _fix_resize(graph: ir.Graph, node: ir.Node, known_values: KnownValues) -> None:
     """Replace sizes, one of which is the batch, by factors, or by the sizes of the other axes."""
-    wanted = _open_sizes(node, _SIZES_INPUT, known) if len(node.inputs) > _SIZES_INPUT else None
+    target_sizes = _open_sizes(node, _SIZES_INPUT, known_values) if len(node.inputs) > _SIZES_INPUT else None
     axes = axes_of(node.inputs[0])
-    if wanted is None or axes is None or len(axes) != len(wanted):
+    if target_sizes is None or axes is None or len(axes) != len(target_sizes):
         return
-    changed: dict[int, tuple[int, int]] = {}
-    for at, (size, have) in enumerate(zip(wanted, axes, strict=True)):
+    resized: dict[int, tuple[int, int]] = {}
+    for at, (size, have) in enumerate(zip(target_sizes, axes, strict=True)):
         if size != have:
             if size.number is None or have.number is None:
                 return
-            changed[at] = size.number, have.number
+            resized[at] = size.number, have.number
     factors = np.ones(len(axes), np.float32)
-    for at, (goal, length) in changed.items():
+    for at, (goal, length) in resized.items():
         factors[at] = np.float32(goal) / np.float32(length)
     # Runtimes multiply in float32 or in double; NPUs and older tools only read factors.
-    if all(_gives(factors[at], *sizes) for at, sizes in changed.items()):
+    if all(_gives(factors[at], *sizes) for at, sizes in resized.items()):
         value = new_initializer(f"{node.outputs[0].name}_factors", factors)
         graph.register_initializer(value)
         node.replace_input_with(_SCALE_INPUT, value)
         node.resize_inputs(_SIZES_INPUT)
         return
-    node.attributes["axes"] = ir.AttrInt64s("axes", sorted(changed))
-    _set_ints(graph, node, _SIZES_INPUT, [goal for _, (goal, _) in sorted(changed.items())])
+    node.attributes["axes"] = ir.AttrInt64s("axes", sorted(resized))
+    _set_ints(graph, node, _SIZES_INPUT, [goal for _, (goal, _) in sorted(resized.items())])
 
 
 def _gives(factor: np.float32, goal: int, length: int) -> bool:
     return math.floor(factor * np.float32(length)) == goal == math.floor(float(factor) * length)
 
 
-def _open_sizes(node: ir.Node, index: int, known: KnownValues) -> Sizes | None:
+def _open_sizes(node: ir.Node, index: int, known_values: KnownValues) -> Sizes | None:
     """Return the elements of an input that says sizes and is computed."""
     value = node.inputs[index]
-    return None if value is None or value.const_value is not None else known.of(value)
+    return None if value is None or value.const_value is not None else known_values.of(value)
 
 
 def _set_ints(graph: ir.Graph, node: ir.Node, index: int, numbers: list[int]) -> None:

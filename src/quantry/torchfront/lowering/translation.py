@@ -43,7 +43,9 @@ def translate(program: ExportedProgram, advice: str = "") -> tuple[ir.Model, Exp
                 _drop_constant_results(decomposed)
                 return core._exported_program_to_onnx_program(decomposed, registry=registry).model, decomposed
         except Exception as error:
-            node = _failed_node(error, decomposed)
+            match = _NODE.search(_whole_text(error))
+            matching = (entry for entry in decomposed.graph.nodes if match is not None and entry.name == match[1])
+            node = next(matching, None)
             name = node.target.name() if node is not None and hasattr(node.target, "name") else ""
             if name not in registry.functions:
                 raise _failure(error, node, program, advice) from error
@@ -57,11 +59,6 @@ def _drop_constant_results(program: ExportedProgram) -> None:
     for node in program.graph.nodes:
         if node.op == "output":
             node.args = (tuple(leaf for leaf in node.args[0] if isinstance(leaf, fx.Node)),)
-
-
-def _failed_node(error: Exception, program: ExportedProgram) -> fx.Node | None:
-    found = _NODE.search(_whole_text(error))
-    return next((node for node in program.graph.nodes if found is not None and node.name == found[1]), None)
 
 
 def _exporter() -> Any:
@@ -106,11 +103,11 @@ def _quiet() -> Iterator[None]:
 
 
 def _whole_text(error: BaseException | None) -> str:
-    parts = []
+    messages = []
     while error is not None:
-        parts.append(str(error))
+        messages.append(str(error))
         error = error.__cause__
-    return "\n".join(parts)
+    return "\n".join(messages)
 
 
 def _failure(error: Exception, node: fx.Node | None, program: ExportedProgram, advice: str) -> ModelError:
@@ -126,32 +123,26 @@ def _failure(error: Exception, node: fx.Node | None, program: ExportedProgram, a
     captured = next((entry for entry in program.graph.nodes if entry.name == source), node)
     nodes = [entry for entry in program.graph.nodes if entry.target == captured.target]
     path = scope_of(captured).path
-    place = f"in {path!r}" if path else "in the root module"
+    location = f"in {path!r}" if path else "in the root module"
     return ModelError(
-        f"every operator must be one that torch can export as ONNX, got {captured.target} {place}; "
+        f"every operator must be one that torch can export as ONNX, got {captured.target} {location}; "
         f"{advice or _parts_without(nodes, program)}"
     )
 
 
 def _parts_without(unknown: list[fx.Node], program: ExportedProgram) -> str:
     """Return advice to capture the largest submodule without the unknown operators."""
-    wrong = {path for node in unknown for path in _enclosing(scope_of(node).path)}
+    wrong = {path for node in unknown for path in scope_of(node).paths}
     sizes: dict[str, int] = {}
     for node in program.graph.nodes:
-        outer = next((path for path in _enclosing(scope_of(node).path) if path not in wrong), None)
+        outer = next((path for path in scope_of(node).paths if path not in wrong), None)
         if outer is not None and node.op == "call_function":
             sizes[outer] = sizes.get(outer, 0) + 1
     if not sizes:
         return "excluding the node does not help; put the layers into a submodule without it, and capture that one"
     largest = max(sizes, key=lambda path: sizes[path])
-    part = "model" + "".join(f"[{name}]" if name.isdigit() else f".{name}" for name in largest.split("."))
+    code = "model" + "".join(f"[{name}]" if name.isdigit() else f".{name}" for name in largest.split("."))
     return (
-        f"excluding the node does not help; capture submodules without it, as in {part} = capture({part}, its_input), "
+        f"excluding the node does not help; capture submodules without it, as in {code} = capture({code}, its_input), "
         "quantize them, and export each by itself"
     )
-
-
-def _enclosing(path: str) -> list[str]:
-    """Return the paths of the modules around a node, outermost first."""
-    parts = path.split(".") if path else []
-    return [".".join(parts[: depth + 1]) for depth in range(len(parts))]
