@@ -98,7 +98,7 @@ def test_layers_without_a_bias_are_counted() -> None:
     recipe = Recipe(tune=TuneOptions((BiasCorrection(),)))
     result = quantry.quantize(proto, data, recipe, store=None)
     assert not result.stages.tuned[0].value.weights
-    assert "0 of 1 layers" in result.stages.tuned[0].value.notes[0]
+    assert "0 of 1 layers" in str(result.stages.tuned[0].value.notes[0])
 
 
 def test_shift_of_few_positions_is_not_corrected() -> None:

@@ -267,7 +267,7 @@ from quantry.recipe import {name}
 from quantry.tune import tune
 task = task_of(chain(), inputs((3, 8, 8), 3))
 tuned = tune(task.reference, task.model, task.plan, task.params, task.data, {name}())
-sys.stdout.write(tuned.notes[0])
+sys.stdout.write(str(tuned.notes[0]))
 """
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "3 of 3 layers" in output
