@@ -7,7 +7,8 @@
     │   ├── RecipeError (ValueError)   an option is unknown, out of range or incompatible with another
     │   │   └── ConflictError          two options are incompatible
     │   ├── ModelError (ValueError)    the float model cannot be used as it is
-    │   │   └── ModelNotFoundError (FileNotFoundError)
+    │   │   ├── ModelNotFoundError (FileNotFoundError)
+    │   │   └── Float16Error           the model computes in float16, and nothing converts it
     │   ├── DataError (ValueError)     calibration or evaluation data do not fit the model
     │   ├── SelectionError (ValueError)  a name, pattern or operator type matches nothing
     │   ├── StoreError (OSError)       the store's directory cannot be read or written, or the disk is full
@@ -23,7 +24,7 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -64,8 +65,52 @@ class DataError(UserError, ValueError):
     """Calibration or evaluation data do not fit the model."""
 
 
+class Float16Error(ModelError):
+    """The float model computes in float16, and the option that converts it is off.
+
+    Attributes:
+        label: The model's name in the message.
+    """
+
+    label: str = ""
+
+    @classmethod
+    def of(cls, label: str, option: str = "float16_to_float32=True in PrepareOptions") -> Self:
+        """Return the error.
+
+        Args:
+            label: The model's name.
+            option: The option that converts it, in the caller's words.
+        """
+        error = cls(
+            f"the model must compute in float32, got a float16 model; set {option} to convert it; in {label}",
+        )
+        error.label = label
+        return error
+
+
 class SelectionError(UserError, ValueError):
-    """A node name, pattern, operator type or subgraph matches nothing."""
+    """A node name, pattern, operator type or subgraph matches nothing.
+
+    Attributes:
+        field: The option that names it; empty if it is only in the message.
+        problem: The message after the name of the option.
+    """
+
+    field: str = ""
+    problem: str = ""
+
+    @classmethod
+    def of(cls, field: str, problem: str) -> Self:
+        """Return the error of an option.
+
+        Args:
+            field: The option, such as ``Selection.exclude``.
+            problem: What it must hold and what was given.
+        """
+        error = cls(f"{field} {problem}")
+        error.field, error.problem = field, problem
+        return error
 
 
 class StoreError(UserError, OSError):

@@ -126,6 +126,7 @@ class QuantizationResult:
         recipe: The recipe it was quantized with.
         stages: Handles for the results of all stages.
         trace: Which stages ran and which were reused; `evaluation` adds to it.
+        float_file: The float model's file; None if it was given in memory.
         slow_because: That the model is not faster than the float model on the target, and which nodes cost it; None if
             it is faster or was not timed.
     """
@@ -136,7 +137,7 @@ class QuantizationResult:
     _notes: tuple[Note, ...] = field(repr=False)
     _memo: Memo = field(repr=False)
     _data: Inputs = field(repr=False)
-    _float_file: Path | None = field(default=None, repr=False)
+    float_file: Path | None = field(default=None, repr=False)
     _verified_against: ModelSource | None = field(default=None, repr=False)
     slow_because: str | None = field(default=None, repr=False)
     _comparisons: dict[tuple[object, Digest], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -276,7 +277,7 @@ class QuantizationResult:
             RecipeError: The path is the float model's, and ``overwrite`` is False.
             InternalError: onnxruntime or onnx's checker refuses what was written; the files are removed.
         """
-        target, source = Path(path), self._float_file
+        target, source = Path(path), self.float_file
         is_source = source is not None and source.exists() and target.exists() and target.samefile(source)
         if is_source and not overwrite:
             raise RecipeError(f"save must not overwrite the float model, got its path {target}; choose another")

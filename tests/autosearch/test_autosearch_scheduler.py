@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 
 from quantry.autosearch import SearchOptions, Trial
-from quantry.autosearch.scheduler import ALL_TRIED, Scheduler, SearchLoop
+from quantry.autosearch.scheduler import Scheduler, SearchLoop
+from quantry.autosearch.stop import ALL_TRIED
 from quantry.autosearch.trial_runner import KnownModels
 from quantry.recipe import Percentile, Recipe, ScaleOptions
 

@@ -51,7 +51,7 @@ def test_grid_finds_the_best_of_all_configurations(
     assert {trial.recipe: trial.score for trial in finished.trials} == by_hand
     assert finished.best is not None
     assert finished.best.score == min(by_hand.values())
-    assert finished.stopped_by == "every configuration was tried"
+    assert str(finished.stopped_by) == "every configuration was tried"
 
 
 def test_best_model_and_recipe_are_on_disk_and_belong_together(

@@ -207,6 +207,7 @@ def test_search_killed_at_random_moments_repeats_no_finished_trial(network: Path
     )
     summary = json.loads((output / "search.json").read_text())
     assert summary["stopped_by"] == "reached the limit of 9 trials"
+    assert summary["stop"] == "trials"
     assert [trial["score"] for trial in summary["trials"]] == [trial.score for trial in whole.trials]
     assert [from_plain(trial["recipe"]) for trial in summary["trials"]] == [trial.recipe for trial in whole.trials]
 

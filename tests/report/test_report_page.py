@@ -87,8 +87,9 @@ def test_page_has_all_parts_and_needs_nothing_from_elsewhere(facts: ReportFacts)
 def test_page_starts_with_whether_the_model_is_good_where_it_is_and_what_is_next(
     result: quantry.QuantizationResult, tmp_path: Path
 ) -> None:
-    result.save(tmp_path / "small.int8.onnx")
-    known = collect_facts(result, diagnose(result), "small.onnx")
+    from_file = dataclasses.replace(result, float_file=tmp_path / "small.onnx")
+    from_file.save(tmp_path / "small.int8.onnx")
+    known = collect_facts(from_file, diagnose(result), "small.onnx")
     first = render_page(known).partition("<div class=cards>")[0]
     assert known.quality.words in first.lower()
     assert "<code>small.int8.onnx</code>" in first

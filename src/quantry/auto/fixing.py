@@ -69,7 +69,7 @@ def _inputs(result: QuantizationResult, folder: Path) -> AutoInputs:
         raise DataError("fix must compare models on calibration data, got a result that was calibrated without any")
     calibration = data.calibration if isinstance(data.calibration, CalibrationData) else data.calibration()
     evaluation = None if data.evaluation is data.calibration else result.evaluation_data
-    path = result._float_file
+    path = result.float_file
     if path is None or not path.exists():
         path = folder / "float.onnx"
         write_model(result.stages.prepared.value.model, path)

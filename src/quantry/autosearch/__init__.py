@@ -38,6 +38,7 @@ from quantry.autosearch.parameter import Choice, IntRange, Parameter, Uniform
 from quantry.autosearch.result import SearchComparison, SearchResult
 from quantry.autosearch.run import search
 from quantry.autosearch.space import AnySpace, Assignment, Space, SpaceUnion, with_fields
+from quantry.autosearch.stop import Stop, StopKind
 from quantry.autosearch.summary import SearchSummary, search_summary
 from quantry.autosearch.target_space import target_space
 from quantry.autosearch.trial import Trial, TrialState, by_drop
@@ -62,6 +63,8 @@ __all__ = [
     "SearchSummary",
     "Space",
     "SpaceUnion",
+    "Stop",
+    "StopKind",
     "Trial",
     "TrialState",
     "TwoStageResult",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from quantry.autosearch.state import SearchState
+from quantry.autosearch.stop import Stop, StopKind
 from quantry.autosearch.trial import Trial
 from quantry.errors import RecipeError
 
@@ -59,7 +60,7 @@ class ControlFile:
                 time.sleep(_POLL_SECONDS)
             state.message("resumed on request")
         if requested(folder) == "stop" and state.stopped_by is None:
-            state.stopped_by = "stopped on request; run it again to continue"
+            state.stopped_by = Stop(StopKind.REQUEST)
 
     def on_message(self, state: SearchState, line: str) -> None:
         """Do nothing: messages are for the log."""

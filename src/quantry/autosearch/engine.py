@@ -22,9 +22,10 @@ from quantry.autosearch.proposer import Proposer, make_proposer
 from quantry.autosearch.racing import FEW_SAMPLES, RacingLoop, rungs
 from quantry.autosearch.result import SearchResult
 from quantry.autosearch.samplers import check_sampler, import_optuna
-from quantry.autosearch.scheduler import ALL_TRIED, Scheduler, SearchLoop
+from quantry.autosearch.scheduler import Scheduler, SearchLoop
 from quantry.autosearch.space import AnySpace, example_recipe, spaces_of
 from quantry.autosearch.state import SearchState
+from quantry.autosearch.stop import ALL_TRIED
 from quantry.autosearch.study import StudySession
 from quantry.autosearch.summary import SummaryFile
 from quantry.autosearch.target_ranking import rank_on_target, reserve_time
@@ -168,7 +169,7 @@ def _reported(state: SearchState, lines: list[str]) -> Iterator[None]:
     reason = None
     try:
         yield
-        reason = state.stopped_by
+        reason = None if state.stopped_by is None else str(state.stopped_by)
     except BaseException as error:
         reason = _interruption(state, error)
         raise

@@ -1,6 +1,7 @@
 """The table of a running search, in a terminal or a notebook."""
 
 import math
+import textwrap
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -51,8 +52,7 @@ def cells(row: TableRow, objectives: Sequence[str]) -> tuple[str, ...]:
     trial = row.trial
     others = (objective_text(name, trial.objectives.get(name)) for name in objectives[1:])
     if trial.score is None:
-        error = " ".join((trial.error or "").split())
-        text = f"{row.difference}: {error if len(error) <= _MAX_ERROR else f'{error[:_MAX_ERROR]}...'}"
+        text = f"{row.difference}: {textwrap.shorten(trial.error or '', _MAX_ERROR, placeholder=' ...')}"
         return (str(trial.number), "failed", "", *others, f"{trial.seconds:.1f}", text)
     drop = "" if trial.drop is None else f"{trial.drop:.4g}"
     shared = "" if trial.same_as is None else f" (same model as trial {trial.same_as})"

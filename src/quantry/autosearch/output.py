@@ -16,8 +16,6 @@ from quantry.recipe import brief
 LOGGER = "quantry.autosearch"
 """Name of the logger; records have the level INFO, which is not shown by default."""
 
-TARGET_NOTE = "target "
-"""How the note that names the target starts."""
 
 _STATE_MARKS = {"complete": "", "pruned": "~", "failed": "failed"}
 
@@ -194,9 +192,9 @@ class ProgressLog:
     def on_start(self, state: SearchState, lines: list[str]) -> None:
         """Log where the full log is."""
         self._log.info("%s: %s; more in %s", state.headline, "".join(lines[:1]), state.options.log_file)
-        for line in lines[1:]:
-            if line.startswith(TARGET_NOTE):
-                self._log.info("%s", line)
+        for space in state.study.spaces:
+            for note in space.notes:
+                self._log.info("%s", note)
 
     def on_trial(self, state: SearchState, trial: Trial) -> None:
         """Log the result of a trial, unless it finished before an interruption."""

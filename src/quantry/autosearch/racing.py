@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from quantry.autosearch.evaluator import Score
 from quantry.autosearch.proposer import Proposer
-from quantry.autosearch.scheduler import ALL_TRIED, Scheduler
+from quantry.autosearch.scheduler import Scheduler
 from quantry.autosearch.state import SearchState
+from quantry.autosearch.stop import ALL_TRIED, Stop
 from quantry.autosearch.time_limit import OutOfTime
 from quantry.autosearch.trial import Trial
 from quantry.evaluate import bootstrap_interval
@@ -123,7 +124,7 @@ class RacingLoop:
         self._size = size
         self._sign = 1.0 if state.direction == "maximize" else -1.0
 
-    def run(self) -> str:
+    def run(self) -> Stop:
         """Run until there is a reason to stop, and return it."""
         while self._state.reference is None:
             self._scheduler.wait()

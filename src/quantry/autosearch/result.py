@@ -14,6 +14,7 @@ from quantry.autosearch.differences import assignment_text
 from quantry.autosearch.evaluator import Direction, Score
 from quantry.autosearch.samplers import quiet_optuna, study_params
 from quantry.autosearch.space import Space
+from quantry.autosearch.stop import Stop
 from quantry.autosearch.trial import Trial, by_drop
 from quantry.errors import MissingExtraError
 from quantry.evaluate import bootstrap_interval
@@ -63,7 +64,7 @@ class SearchResult:
     reference: Score
     direction: Direction
     tolerance: float | None
-    stopped_by: str
+    stopped_by: Stop
     notes: tuple[str, ...]
     output_dir: Path
     best_model: Path | None
@@ -94,7 +95,7 @@ class SearchResult:
         notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
         return (
             f"<p>{len(self.trials)} trials in {self.seconds:.0f} s, float model {self.reference.value:.4g}; "
-            f"{escape(self.stopped_by)}</p><table><tr>{heads}</tr>{rows}</table>{rest}{where}<ul>{notes}</ul>"
+            f"{escape(str(self.stopped_by))}</p><table><tr>{heads}</tr>{rows}</table>{rest}{where}<ul>{notes}</ul>"
         )
 
     def trials_dataframe(self) -> "pd.DataFrame":

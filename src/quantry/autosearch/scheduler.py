@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from quantry.autosearch.proposer import Proposer
 from quantry.autosearch.state import SearchState
+from quantry.autosearch.stop import ALL_TRIED, Stop, StopKind
 from quantry.autosearch.time_limit import OutOfTime
 from quantry.autosearch.trial import FLOAT_MODEL, Trial
 from quantry.autosearch.trial_runner import KnownModels
@@ -23,7 +24,7 @@ A trial that crashes this process looks the same as a user who kills it repeated
 `MAX_ATTEMPTS`.
 """
 
-ALL_TRIED = "every configuration was tried"
+
 """Why a search stops that has nothing left to do."""
 
 
@@ -165,11 +166,11 @@ class Scheduler:
                 expected -= 1
                 yield finished
 
-    def stop_out_of_time(self) -> str:
+    def stop_out_of_time(self) -> Stop:
         """Leave running trials for a later search with a larger budget, and return the reason to stop."""
         self.forget_running()
         self._state.study.set_seconds(self._state.seconds)
-        return self._state.out_of_time() or "out of time"
+        return self._state.out_of_time() or Stop(StopKind.TIME, self._state.time.limit or 0.0)
 
     def forget_running(self) -> None:
         """Do not count running trials as started: the user stopped the search, not the trial."""
@@ -281,7 +282,7 @@ class SearchLoop:
             scheduler.note_model(trial)
         self._exhausted = False
 
-    def run(self) -> str:
+    def run(self) -> Stop:
         """Run until there is a reason to stop, and return it."""
         while True:
             self._record()
@@ -305,7 +306,7 @@ class SearchLoop:
         while self._state.stopped_by is None and len(self._state.trials) in self._finished:
             self._state.record(self._finished.pop(len(self._state.trials)))
 
-    def _schedule(self) -> str | None:
+    def _schedule(self) -> Stop | None:
         """Propose trials and give every idle worker one.
 
         Returns:

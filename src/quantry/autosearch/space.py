@@ -26,6 +26,10 @@ Assignment = Mapping[str, Any]
 _WHOLE = ""
 
 
+class PathError(RecipeError):
+    """A path of a search space leads to no field of the recipe."""
+
+
 @dataclass(frozen=True)
 class Space:
     """Parameters, some of them conditional, and the function that builds a recipe from their values.
@@ -218,11 +222,11 @@ def _changed(current: Any, tree: Mapping[str, Any], where: str) -> Any:
     if isinstance(value, tuple):
         return _changed_tuple(value, parts, where)
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
-        raise RecipeError(f"a path must lead to a field, got {_joined(where, next(iter(parts)))!r}; {value!r} has none")
+        raise PathError(f"a path must lead to a field, got {_joined(where, next(iter(parts)))!r}; {value!r} has none")
     names = [part.name for part in dataclasses.fields(value) if part.init]
     for part in parts:
         if part not in names:
-            raise RecipeError(
+            raise PathError(
                 f"a path must lead to a field, got {_joined(where, part)!r}{nearest_spelling(part, names)} "
                 f"({type(value).__name__} has {names})"
             )
@@ -234,7 +238,7 @@ def _changed_tuple(value: tuple[Any, ...], parts: Mapping[str, Any], where: str)
     items = list(value)
     for part, branch in parts.items():
         if not part.isdigit() or int(part) >= len(items):
-            raise RecipeError(
+            raise PathError(
                 f"a path must name one of the {len(items)} items by its index, got {_joined(where, part)!r}"
             )
         items[int(part)] = _changed(items[int(part)], branch, _joined(where, part))
@@ -315,9 +319,10 @@ def _check_paths(space: Space, base: Recipe) -> None:
     """
     for name, parameter in space.parameters.items():
         if not parameter.only_if and not any(name.startswith(f"{other}.") for other in space.parameters):
+            # A valid path with an invalid value is fine here: other parameters may make the combination valid.
             try:
                 with_fields(base, {name: first_value(parameter)})
-            except RecipeError as error:
-                # A valid path with an invalid value is fine here: other parameters may make the combination valid.
-                if "a path must" in str(error):
-                    raise
+            except PathError:
+                raise
+            except RecipeError:
+                continue

@@ -11,6 +11,7 @@ from quantry.autosearch.evaluator import Direction, Score
 from quantry.autosearch.forecast import Forecast
 from quantry.autosearch.options import SearchOptions, accepted_drop
 from quantry.autosearch.output_directory import OutputDirectory, copy_model, disk_errors
+from quantry.autosearch.stop import Stop, StopKind
 from quantry.autosearch.study import SearchStudy
 from quantry.autosearch.time_limit import TimeLimit
 from quantry.autosearch.trial import Trial, found_recipe, pareto_front
@@ -76,7 +77,7 @@ class SearchState:
         self.best: Trial | None = None
         self.pareto: tuple[Trial, ...] = ()
         self.first_with_content: dict[str, int] = {}
-        self.stopped_by: str | None = None
+        self.stopped_by: Stop | None = None
         self.costs = CostModel()
         self.expected: Sequence[Recipe] = ()
         self.always: frozenset[Recipe] = frozenset()
@@ -159,7 +160,7 @@ class SearchState:
         others = None if left is None else fmean(usual) * (left - len(estimates))
         return Forecast(self.seconds, self.options.n_jobs, estimates, decided, others)
 
-    def out_of_time(self, upcoming: Recipe | None = None) -> str | None:
+    def out_of_time(self, upcoming: Recipe | None = None) -> Stop | None:
         """Return the reason to stop if the time is over, or too short for a trial.
 
         Args:
@@ -344,18 +345,18 @@ class SearchState:
         keep = self.options.keep_models
         return keep == "all" or (keep == "accepted" and self.tolerance is not None and trial.accepted)
 
-    def _stop_reason(self) -> str | None:
+    def _stop_reason(self) -> Stop | None:
         options = self.options
         candidates = self.candidates
         if self.time.waived:
             return None
         if options.n_candidates is not None and len(candidates) >= options.n_candidates:
-            return f"found {len(candidates)} candidates within tolerance"
+            return Stop(StopKind.CANDIDATES, len(candidates))
         if options.patience is not None and candidates:
             assert self.best is not None
             since = len(self.trials) - 1 - self.best.number
             if self.best.accepted and since >= options.patience:
-                return f"no improvement in {since} trials"
+                return Stop(StopKind.PATIENCE, since)
         if options.n_trials is not None and len(self.trials) >= options.n_trials:
-            return f"reached the limit of {options.n_trials} trials"
+            return Stop(StopKind.TRIALS, options.n_trials)
         return None

@@ -117,6 +117,7 @@ class SearchSummary(JsonResult):
         model: Name of the model.
         metric: Name of the score.
         stopped_by: Why it ended; null while it runs.
+        stop: The kind of that reason; null also if it was interrupted.
         seconds: Its duration.
         direction: Direction of the score.
         objectives: Names of the objectives.
@@ -134,6 +135,7 @@ class SearchSummary(JsonResult):
     model: str
     metric: str
     stopped_by: str | None
+    stop: Literal["all_tried", "time", "trials", "candidates", "patience", "request"] | None
     seconds: Number
     direction: Direction
     objectives: tuple[str, ...]
@@ -160,8 +162,8 @@ class SearchSummary(JsonResult):
             version=SUMMARY_VERSION,
             float=None if search.reference is None else FloatSummary.of_score(search.reference),
             best=None if search.best is None else search.best.number,
-            **numbers,
-            **values,
+            stop=None if search.stopped_by is None else search.stopped_by.kind.name.lower(),
+            **{**numbers, "stopped_by": None if search.stopped_by is None else str(search.stopped_by), **values},
         )
 
 

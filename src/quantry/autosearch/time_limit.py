@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from quantry.autosearch.stop import Stop, StopKind
+
 # Running trials may exceed the budget by 20 % before they are stopped: estimates are rough, and a trial that is nearly
 # done is worth more than punctuality.
 _OVERRUN = 0.2
@@ -59,12 +61,12 @@ class TimeLimit:
             return None
         return self._started + (self.limit - self.reserved) * (1 + _OVERRUN)
 
-    def refusal(self, upcoming: float = 0.0) -> str | None:
+    def refusal(self, upcoming: float = 0.0) -> Stop | None:
         """Return why work of this many seconds cannot start; None if there is time for it."""
         left = self.left
         if left is None or self.waived or (left > 0 and upcoming <= left):
             return None
-        return f"time limit of {self.limit:g} s reached; run it again with a larger budget to continue"
+        return Stop(StopKind.TIME, self.limit or 0.0)
 
 
 @contextmanager

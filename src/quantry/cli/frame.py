@@ -23,6 +23,7 @@ from rich.markup import escape
 import quantry
 from quantry.cli.help_panels import arrange
 from quantry.errors import InternalError, QuantryError, UserError
+from quantry.notes import Note
 from quantry.recipe.json_result import plain
 from quantry.runtime import progress
 
@@ -61,7 +62,7 @@ class Output:
     json: bool = False
     quiet: bool = False
     verbose: bool = False
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[str | Note] = field(default_factory=list)
     stream: TextIO = field(default_factory=lambda: sys.stdout)
     has_json: bool = False
     explains_interrupt: bool = False
@@ -93,11 +94,11 @@ class Output:
         for line in lines or [label.rstrip()]:
             console.print(line, soft_wrap=True, highlight=False, markup=False)
 
-    def warn(self, text: str) -> None:
+    def warn(self, warning: str | Note) -> None:
         """Print a warning on standard error unless ``--quiet`` is given; JSON lists it in either case."""
-        self.warnings.append(text)
+        self.warnings.append(warning)
         if not self.quiet:
-            Console(stderr=True).print(f"[bold yellow]warning:[/] {escape(text)}", soft_wrap=True)
+            Console(stderr=True).print(f"[bold yellow]warning:[/] {escape(str(warning))}", soft_wrap=True)
 
     def result(self, data: Any, exit_code: int = ExitCode.GOOD) -> None:
         """Set what the command returns; call it once, last.
@@ -140,7 +141,7 @@ class Output:
             "version": JSON_VERSION,
             "quantry": quantry.__version__,
             "exit_code": int(code),
-            "warnings": self.warnings,
+            "warnings": [str(warning) for warning in self.warnings],
             **content,
         }
         self.stream.write(json.dumps(plain(envelope), indent=2) + "\n")

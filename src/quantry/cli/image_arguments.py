@@ -144,7 +144,7 @@ def warn_of_default_pixels(model: Path, data: Path | None) -> None:
     """
     guess = guessed_pixels(model, data)
     for note in () if guess is None else guess.warnings:
-        current_output().warn(str(note))
+        current_output().warn(note)
 
 
 @dataclass(frozen=True)

@@ -168,9 +168,9 @@ def with_sizes(recipe: Recipe, batch: int | None, dimensions: list[str]) -> Reci
     return replace(recipe, prepare=replace(recipe.prepare, batch=batch, dimensions=tuple(sizes)))
 
 
-def _file_name(label: str) -> str:
+def _file_name(recipe_name: str) -> str:
     """Return a file name for a recipe's name, which may contain any characters."""
-    return re.sub(r'[\\/:*?"<>|\x00-\x1f]+', "-", label)
+    return re.sub(r'[\\/:*?"<>|\x00-\x1f]+', "-", recipe_name)
 
 
 def _check_files(model: Path, target: Path, report: Path | None, decoder: str | None) -> None:

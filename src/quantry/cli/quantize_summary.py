@@ -264,7 +264,7 @@ def _times(trace: "Trace", *, verbose: bool) -> str:
 def _unseen(notes: tuple[Note, ...], output: Output) -> tuple[Note, ...]:
     """Return the notes without those that were warnings on the same terminal."""
     on_one_terminal = sys.stdout.isatty() and sys.stderr.isatty()
-    return tuple(note for note in notes if not (on_one_terminal and str(note) in output.warnings))
+    return tuple(note for note in notes if not (on_one_terminal and note in output.warnings))
 
 
 def quantize_result(model: Path, summary: Summary) -> QuantizeResult:

@@ -94,14 +94,16 @@ def _limits(job: "SearchJob", result: "SearchResult") -> tuple[str, ...]:
 
 def _next(job: "SearchJob", result: "SearchResult", given: Mapping[str, Any]) -> tuple[str, str]:
     """Return what to try next, and the command for it."""
+    from quantry.autosearch import StopKind
+
     options = job.options
     if job.space not in (None, "default"):
         changed = {name: value for name, value in given.items() if name != "space"}
         return "search the default space, which starts with the recommended recipes", search_command(changed)
-    if "time limit" in result.stopped_by:
+    if result.stopped_by.kind is StopKind.TIME:
         seconds = options.seconds or _minutes(10)
         return "continue with more time", search_command({**given, "budget": f"{round(_MORE * seconds)}s"})
-    if "limit of" in result.stopped_by and options.n_trials is not None:
+    if result.stopped_by.kind is StopKind.TRIALS and options.n_trials is not None:
         return "continue with more trials", search_command({**given, "n_trials": _MORE * options.n_trials})
     more = {**given, "calibration_samples": None, "output_dir": Path(f"{result.output_dir}-latency")}
     if "objectives" not in given:

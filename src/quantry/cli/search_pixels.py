@@ -40,7 +40,7 @@ def with_proven_pixels(job: SearchJob) -> SearchJob:
     if proven is not None:
         return proven
     for note in guess.warnings:
-        current_output().warn(str(note))
+        current_output().warn(note)
     return job
 
 

@@ -101,7 +101,7 @@ def _short(error: str | None) -> str:
 def _show_best(output: Output, result: "SearchResult", score: tuple[str, str], page: Path, again: str | None) -> None:
     metric, written = score
     console = output.console
-    console.print(f"stopped: {escape(result.stopped_by)}; {result.seconds:.1f} s")
+    console.print(f"stopped: {escape(str(result.stopped_by))}; {result.seconds:.1f} s")
     for note in result.notes:
         output.item("  note: ", note)
     best = result.best

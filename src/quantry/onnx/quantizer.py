@@ -2,7 +2,6 @@
 
 import logging
 import os
-import re
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantry.data.random_data import RandomData
-from quantry.errors import DataError, ModelError, RecipeError, SelectionError, nearest_spelling
+from quantry.errors import DataError, Float16Error, ModelError, RecipeError, SelectionError, nearest_spelling
 from quantry.graph.load import model_source
 from quantry.graph.save import write_model
 from quantry.mix import Score
@@ -335,18 +334,15 @@ def _selection_named(names: Mapping[str, str]) -> Iterator[None]:
     """Make errors of the selection name the caller's options instead of the fields of the recipe."""
     try:
         yield
-    except ModelError as error:
-        error.args = (_in_facade_words(str(error)),)
+    except Float16Error as error:
+        # Edit the same exception, so that it keeps its notes and its traceback.
+        error.args = Float16Error.of(error.label, "convert_fp16_to_fp32=True").args
         raise
     except SelectionError as error:
-        # Edit the same exception, so that it keeps its notes and its traceback.
-        error.args = (re.sub(r"\bSelection\.(\w+)", lambda found: names.get(found[1], found[0]), str(error)),)
+        owner, *path = error.field.split(".")
+        if owner == "Selection" and path[0] in names:
+            error.args = (f"{'.'.join((names[path[0]], *path[1:]))} {error.problem}",)
         raise
-
-
-def _in_facade_words(message: str) -> str:
-    """Return a message of the pipeline with the names of this API's options."""
-    return message.replace("set float16_to_float32=True in PrepareOptions", "set convert_fp16_to_fp32=True")
 
 
 @contextmanager

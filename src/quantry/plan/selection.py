@@ -31,12 +31,12 @@ def name_pattern(entry: str, where: str) -> Callable[[str], bool]:
         ['head/conv']
     """
     if not isinstance(entry, str):
-        raise SelectionError(f"{where} must hold names, got {entry!r}")
+        raise SelectionError.of(where, f"must hold names, got {entry!r}")
     if entry.startswith("^"):
         try:
             return _found_by(re.compile(entry))
         except re.error as error:
-            raise SelectionError(f"{where} must hold valid regular expressions, got {entry!r}: {error}") from error
+            raise SelectionError.of(where, f"must hold valid regular expressions, got {entry!r}: {error}") from error
     # A name may contain wildcards itself, as in "block[0]".
     return lambda name: name == entry or fnmatch.fnmatchcase(name, entry)
 
@@ -134,9 +134,9 @@ def _excluded(nodes: list[ir.Node], selection: Selection) -> Iterator[tuple[Iter
         ends = _union(nodes, subgraph.ends, "Selection.exclude_subgraphs.ends")
         between = _reach(starts, _successors) & _reach(ends, _predecessors)
         if not between:
-            raise SelectionError(
-                "Selection.exclude_subgraphs must name nodes joined by a path, got no path from "
-                f"{subgraph.starts} to {subgraph.ends}"
+            raise SelectionError.of(
+                "Selection.exclude_subgraphs",
+                f"must name nodes joined by a path, got no path from {subgraph.starts} to {subgraph.ends}",
             )
         yield between, f"between {', '.join(subgraph.starts)} and {', '.join(subgraph.ends)}, excluded"
 
@@ -180,10 +180,11 @@ def matching(nodes: list[ir.Node], entry: str, where: str) -> list[ir.Node]:
     found = [node for node in nodes if any(map(is_meant, _names(node)))]
     if not found:
         known = [name for node in nodes for name in _names(node)]
-        raise SelectionError(
-            f"{where} must name nodes of the prepared graph, got {entry!r}, which matches none of its "
-            f"{len(nodes)} nodes{meant(entry, known)} (nodes that are folded away, such as "
-            "BatchNormalization or Identity, need not be excluded)"
+        raise SelectionError.of(
+            where,
+            f"must name nodes of the prepared graph, got {entry!r}, which matches none of its {len(nodes)} "
+            f"nodes{meant(entry, known)} (nodes that are folded away, such as BatchNormalization or Identity, need not "
+            "be excluded)",
         )
     return found
 
@@ -202,13 +203,14 @@ def of_type(nodes: list[ir.Node], operator: str, where: str) -> list[ir.Node]:
     try:
         pattern = re.compile(operator if operator.startswith("^") else f"{re.escape(operator)}$")
     except re.error as error:
-        raise SelectionError(f"{where} must hold valid regular expressions, got {operator!r}: {error}") from error
+        raise SelectionError.of(where, f"must hold valid regular expressions, got {operator!r}: {error}") from error
     found = [node for node in nodes if pattern.match(node.op_type)]
     if not found:
         known = sorted({node.op_type for node in nodes})
-        raise SelectionError(
-            f"{where} must name operator types of the graph, got {operator!r}"
-            f"{nearest_spelling(operator, known)} (it has {', '.join(known)})"
+        raise SelectionError.of(
+            where,
+            f"must name operator types of the graph, got {operator!r}{nearest_spelling(operator, known)} (it has "
+            f"{', '.join(known)})",
         )
     return found
 

@@ -55,6 +55,7 @@ def json_value(text: str, what: str) -> Any:
 
 
 def _described(error: Exception) -> str:
+    """Return what a library says about a text, without its advice for programmers, which comes after a semicolon."""
     if isinstance(error, RecursionError):
         return "text that is nested too deep"
     return str(error).split(";", maxsplit=1)[0]

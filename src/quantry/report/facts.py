@@ -31,6 +31,7 @@ class ReportFacts:
 
     Attributes:
         title: The model's name.
+        float_file: Name of the float model's file; empty if it was given in memory.
         recipe_name: The recipe's label.
         recipe: The recipe as YAML, ready for ``quantry quantize --recipe``.
         scores: One entry per metric: name, value, interval (None for a single sample), higher_is_better.
@@ -38,7 +39,8 @@ class ReportFacts:
         latency: Median milliseconds of both models and the ratio, or None.
         nodes: Number of nodes, and of those that compute on quantized tensors.
         findings: Known causes of loss: title, tensors, suggested fix.
-        falls: Nodes that lose most: node, operator, before, after, lost, and the cause where it is known.
+        falls: Nodes that lose most: node, operator, before, after, lost, and the number of the finding that explains
+            it, from 1; 0 if there is none.
         gathered: Tensor names and SQNR in dB along the graph.
         strip: One entry per layer, in graph order: its tensors and the SQNR in dB of the accumulated error, of its
             output alone and of its weight alone; None where unknown.
@@ -58,6 +60,7 @@ class ReportFacts:
     """
 
     title: str
+    float_file: str
     recipe_name: str
     recipe: str
     scores: tuple[Plain, ...]
@@ -96,6 +99,7 @@ def collect_facts(result: QuantizationResult, diagnosis: Diagnosis, title: str) 
     statistics = Statistics({}, 0) if result.stages.statistics is None else result.stages.statistics.value
     return ReportFacts(
         title=title,
+        float_file="" if result.float_file is None else result.float_file.name,
         recipe_name=result.recipe.name,
         recipe=to_yaml(result.recipe),
         scores=tuple(
@@ -170,10 +174,11 @@ def placement_facts(result: QuantizationResult) -> tuple[Plain, ...]:
     return ()
 
 
-def _cause(tensor: str, node: str, diagnosis: Diagnosis) -> str:
-    """Return the title of the finding that names a tensor or its node."""
-    own = {one.name for one in diagnosis.tensors if node and one.node == node} | {tensor}
-    return next((finding.title for finding in diagnosis.findings if own & set(finding.tensors)), "")
+def _cause(tensor: str, node: str, diagnosis: Diagnosis) -> int:
+    """Return the number of the finding that names a tensor or its node, from 1; 0 if there is none."""
+    own = {entry.name for entry in diagnosis.tensors if node and entry.node == node} | {tensor}
+    findings = enumerate(diagnosis.findings, start=1)
+    return next((number for number, finding in findings if own & set(finding.tensors)), 0)
 
 
 def _strip(result: QuantizationResult, diagnosis: Diagnosis) -> tuple[Plain, ...]:

@@ -56,9 +56,9 @@ def asset(name: str) -> str:
     return resources.files("quantry.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def anchor(title: str) -> str:
+def anchor(heading: str) -> str:
     """Return the id of a section."""
-    return title.lower().replace(" ", "-")
+    return heading.lower().replace(" ", "-")
 
 
 def cards(entries: Iterable[tuple[str, str]]) -> str:

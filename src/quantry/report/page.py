@@ -76,7 +76,7 @@ def _next(facts: ReportFacts) -> str:
     if facts.quality.level == "good":
         return f"Confirm it with labels, which no comparison with the float model replaces: {labels}"
     cause = "The first cause below says what helps." if facts.findings else ""
-    model = escape(facts.title) if facts.title.endswith(".onnx") else "model.onnx"
+    model = escape(facts.float_file or "model.onnx")
     fix = f"<code>quantry diagnose {model} --data images/ --fix</code>"
     search = f"<code>quantry search {model} --data images/ --labels labels.csv</code>"
     # auto has tried the fixes already.
@@ -189,14 +189,13 @@ def _where(facts: ReportFacts) -> str:
         + line
         + chart("line", "accumulated signal-to-noise ratio along the graph", "low")
         + "<h3>Worst layers</h3>"
-        + _falls(facts.falls, [finding["title"] for finding in facts.findings])
+        + _falls(facts.falls)
     )
 
 
-def _falls(falls: Sequence[Plain], causes: Sequence[str]) -> str:
-    def link(cause: str) -> str:
-        number = causes.index(cause) + 1 if cause in causes else 0
-        return f'<a href=#cause-{number} aria-label="cause {number}">{number}</a>' if number else escape(cause)
+def _falls(falls: Sequence[Plain]) -> str:
+    def link(number: int) -> str:
+        return f'<a href=#cause-{number} aria-label="cause {number}">{number}</a>' if number else ""
 
     shown = falls[:10]
     known = any(fall["cause"] for fall in shown)

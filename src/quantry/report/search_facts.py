@@ -29,7 +29,9 @@ class SearchFacts:
         float_score: The float model's score; None while it is not known.
         tolerance: The largest accepted drop; None accepts every complete trial.
         objectives: Names of the objectives.
+        model: The float model's name; empty if it is unknown.
         stopped_by: Why the search ended; None while it runs.
+        is_limited: Whether it ended at a limit of time or trials, so that it may continue.
         seconds: Its duration.
         best: Number of the best trial; None if there is none.
         pareto: Numbers of the trials on the Pareto front.
@@ -48,7 +50,9 @@ class SearchFacts:
     float_score: float | None
     tolerance: float | None
     objectives: tuple[str, ...]
+    model: str
     stopped_by: str | None
+    is_limited: bool
     seconds: float
     best: int | None
     pareto: tuple[int, ...]
@@ -155,7 +159,9 @@ def facts_of_summary(summary: Plain, title: str, recipes: Sequence[Recipe] | Non
         float_score=None if reference is None else _number(reference["score"]),
         tolerance=_number(summary["tolerance"]),
         objectives=tuple(summary["objectives"]),
+        model=summary.get("model") or "",
         stopped_by=summary["stopped_by"],
+        is_limited=summary.get("stop") in ("time", "trials"),
         seconds=summary["seconds"],
         best=summary["best"],
         pareto=tuple(summary["pareto"]),

@@ -105,13 +105,13 @@ def _next(search: SearchFacts, level: str) -> str:
     """Return the step that helps most after this search, as HTML."""
     if search.stopped_by is None:
         return "Wait, or stop the search: the best model so far is in its folder at any time"
-    model = escape(search.title) if search.title.endswith(".onnx") else "model.onnx"
+    model = escape(search.model or "model.onnx")
     if not level:
         return "Confirm it with labels: <code>quantry evaluate best.onnx --data images/ --labels labels.csv</code>"
     compare = f"<code>quantry compare {model} best.onnx --data images/ --latency 50</code>"
     if level == "good":
         return f"Check its speed and outputs: {compare}"
-    if "limit" in search.stopped_by:
+    if search.is_limited:
         return "Run the same command with a larger <code>--budget</code>: it continues where it stopped"
     return (
         "Search the default space, which starts with the recommended recipes: "

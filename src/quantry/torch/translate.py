@@ -180,13 +180,13 @@ def _nodes(pattern: str, known_nodes: tuple[NodeNames, ...], option: str) -> lis
 
 
 def _nodes_of_class(kind: Any, known_nodes: tuple[NodeNames, ...]) -> list[str]:
-    label = kind if isinstance(kind, str) else getattr(kind, "__name__", repr(kind))
-    hits = [entry.node for entry in known_nodes if label in entry.classes]
+    class_name = kind if isinstance(kind, str) else getattr(kind, "__name__", repr(kind))
+    hits = [entry.node for entry in known_nodes if class_name in entry.classes]
     if not hits:
         classes = sorted({name for entry in known_nodes for name in entry.classes})
         raise SelectionError(
-            f"QConfig.layer_type_quant_config must name a module class of the captured model, got {label!r}"
-            f"{nearest_spelling(label, classes)}; it has {', '.join(classes)}"
+            f"QConfig.layer_type_quant_config must name a module class of the captured model, got {class_name!r}"
+            f"{nearest_spelling(class_name, classes)}; it has {', '.join(classes)}"
         )
     return hits
 

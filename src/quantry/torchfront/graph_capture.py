@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,6 @@ _OTHER_NAMES = {"args": "example", "example_inputs": "example", "inputs": "examp
 
 _TORCH = Path(torch.__file__).parent
 # Parts of torch's messages; its exceptions have no codes to tell the causes by.
-_SIZES = ("`dynamic_shapes`", "Constraints violated")
-_DATA_DEPENDENT = ("data-dependent", "is not supported for tensor subclasses")
 
 
 @known_keywords("capture", _OTHER_NAMES)
@@ -280,6 +279,21 @@ def _widened(arguments: Any) -> Any:
 # -- failed captures ---------------------------------------------------------------------------------------------------
 
 
+class _Cause(Enum):
+    """Why torch.export failed, with words of its texts."""
+
+    SIZES = ("`dynamic_shapes`", "Constraints violated")
+    DATA_DEPENDENT = ("data-dependent", "is not supported for tensor subclasses")
+
+
+def _cause(error: Exception) -> _Cause | None:
+    """Return why torch.export failed; None if that is none of the usual causes.
+
+    torch raises one class for several causes, and other classes in other versions: only words of its texts tell.
+    """
+    return next((cause for cause in _Cause if any(words in str(error) for words in cause.value)), None)
+
+
 def _capture_error(
     error: Exception, model: nn.Module, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
 ) -> UserError:
@@ -299,12 +313,13 @@ def _capture_error(
         return wrong
     name, location = type(model).__name__, _place(error)
     reason = _first_line(error)
-    if any(text in str(error) for text in _SIZES):
+    cause = _cause(error)
+    if cause is _Cause.SIZES:
         return DataError(
             f"dynamic_shapes must have the example's structure and free only sizes that {name} lets vary, got: "
             f"{reason}; in capture"
         )
-    if any(text in str(error) for text in _DATA_DEPENDENT):
+    if cause is _Cause.DATA_DEPENDENT:
         return ModelError(
             f"a module to capture must run the same operators for all input values, got {name}, whose code reads "
             f"values of a tensor{location}; select values with torch.where, or capture the submodules that do not "

@@ -317,10 +317,10 @@ def nodes_in(scopes: FloatScopes, node_scopes: Mapping[str, Scope], model: ir.Mo
         paths = (outer for scope in node_scopes.values() for outer in scope.paths)
         selected |= dict.fromkeys(_checked(path, hits, paths, "module"))
     for kind in scopes.types:
-        label = kind if isinstance(kind, str) else kind.__name__
-        hits = [name for name, scope in node_scopes.items() if label in scope.classes]
+        class_name = kind if isinstance(kind, str) else kind.__name__
+        hits = [name for name, scope in node_scopes.items() if class_name in scope.classes]
         classes = (entry for scope in node_scopes.values() for entry in scope.classes)
-        selected |= dict.fromkeys(_checked(label, hits, classes, "module class"))
+        selected |= dict.fromkeys(_checked(class_name, hits, classes, "module class"))
     producers = {output.name or "": name for name, node in present.items() for output in node.outputs}
     for tensor in scopes.tensors:
         matches = name_pattern(tensor, "FloatScopes.tensors")

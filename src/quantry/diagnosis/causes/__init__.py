@@ -13,13 +13,14 @@ from quantry.diagnosis.causes.conversions import conversions
 from quantry.diagnosis.causes.joined_ranges import joined_ranges
 from quantry.diagnosis.causes.poor_biases import poor_biases
 from quantry.diagnosis.causes.poor_ranges import coarse_ranges, outliers, saturated_ranges, stretched_ranges
-from quantry.diagnosis.causes.shifted_means import BIAS_CORRECTION, shifted_means
+from quantry.diagnosis.causes.shifted_means import shifted_means
 from quantry.diagnosis.causes.starved_activations import starved_activations
 from quantry.diagnosis.causes.starved_weights import starved_weights
 from quantry.diagnosis.causes.uneven_sums import uneven_sums
 from quantry.diagnosis.causes.unexplained import unexplained
 from quantry.diagnosis.counterfactual import Counterfactual, Gain
 from quantry.diagnosis.evidence import Evidence, Finding
+from quantry.recipe import BiasCorrection
 
 NOTABLE_GAIN = 0.2
 """dB that the outputs must gain without a cause; runs on other samples differ by about as much."""
@@ -120,7 +121,8 @@ def _rank(finding: Finding) -> float:
     # Decisions decide where the outputs' decibels do not show the loss, as with one class that is far below all others.
     rank = worth(Gain(finding.cost or 0.0, finding.decisions))
     # A bias costs nothing in the deployed model, so it comes first among causes of similar cost.
-    return rank * (_CHEAP if any(fix.label == BIAS_CORRECTION for fix in finding.fixes) else 1.0)
+    steps = (step for fix in finding.fixes for step in fix.steps)
+    return rank * (_CHEAP if any(isinstance(step, BiasCorrection) for step in steps) else 1.0)
 
 
 def _findings(

@@ -12,8 +12,6 @@ from quantry.recipe import BiasCorrection
 SHIFTED_SHARE = 0.3
 """Fraction of a layer's noise that must be a shift of means; removing it gains 1.5 dB."""
 
-BIAS_CORRECTION = "bias correction"
-"""The label of the fix."""
 
 _LAYERS_SHARE = 0.1
 
@@ -39,7 +37,7 @@ def shifted_means(evidence: Evidence) -> Iterator[Finding]:
         f"{100 * shares[worst]:.0f} % of the error of {worst} is the same in every sample",
         tuple(sorted(shares, key=shares.__getitem__, reverse=True)),
         fix,
-        () if evidence.has_step(BiasCorrection) else (Fix(BIAS_CORRECTION, steps=(BiasCorrection(),)),),
+        () if evidence.has_step(BiasCorrection) else (Fix("bias correction", steps=(BiasCorrection(),)),),
     )
 
 

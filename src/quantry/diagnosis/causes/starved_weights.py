@@ -1,5 +1,6 @@
 """Cause: weights with channels of very different size under one scale, and why equalization cannot fix it."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -23,55 +24,66 @@ _DEAD = 1e-3
 
 
 @dataclass(frozen=True)
+class _Obstacle:
+    """Why factors of channels cannot be moved out of a layer."""
+
+    operator: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class _Spread:
     weight: str
     ratio: float
-    blocked: str
+    obstacle: _Obstacle | None
 
 
 def starved_weights(evidence: Evidence) -> Iterator[Finding]:
     """Find weights whose small channels get few steps of the common scale."""
-    found = list(_spreads(evidence))
-    if not found:
+    spreads = sorted(_spreads(evidence), key=lambda spread: -spread.ratio)
+    if not spreads:
         return
-    found.sort(key=lambda one: -one.ratio)
-    reasons = [one.blocked for one in found if one.blocked]
-    blocked = max(set(reasons), key=reasons.count) if reasons else ""
-    why = f"; no equalization after {len(reasons)} of them: {blocked}" if blocked else ""
+    obstacles = Counter(spread.obstacle for spread in spreads if spread.obstacle is not None)
+    obstacle = obstacles.most_common(1)[0][0] if obstacles else None
+    why = "" if obstacle is None else f"; no equalization after {obstacles.total()} of them: {obstacle.reason}"
     yield Finding(
-        f"one scale for channels of very different size in {counted(len(found), 'weight')}, the largest up to "
-        f"{found[0].ratio:.0f} times the small ones{why if evidence.recipe.equalize.cross_layer else ''}",
-        tuple(one.weight for one in found),
-        _fix(evidence.recipe, blocked),
-        tuple(_fixes(evidence.recipe, blocked)),
+        f"one scale for channels of very different size in {counted(len(spreads), 'weight')}, the largest up to "
+        f"{spreads[0].ratio:.0f} times the small ones{why if evidence.recipe.equalize.cross_layer else ''}",
+        tuple(spread.weight for spread in spreads),
+        _advice(evidence.recipe, obstacle),
+        tuple(_fixes(evidence.recipe, obstacle)),
     )
 
 
-def _fixes(recipe: Recipe, blocked: str) -> Iterator[Fix]:
+def _is_clip(obstacle: _Obstacle | None) -> bool:
+    return obstacle is not None and obstacle.operator == "Clip"
+
+
+def _fixes(recipe: Recipe, obstacle: _Obstacle | None) -> Iterator[Fix]:
     if not isinstance(recipe.plan.weight.granularity, PerChannel):
         yield Fix("one scale per channel of weights", {"plan.weight.granularity": PerChannel()})
     if recipe.equalize.joint is None:
         yield JOINT_FIX
-    if blocked.startswith("Clip") and not recipe.prepare.clip6_to_relu:
+    if _is_clip(obstacle) and not recipe.prepare.clip6_to_relu:
         equalized = {} if recipe.equalize.cross_layer is not None else {"equalize.cross_layer": CrossLayer()}
         yield Fix("Relu instead of Clip(0, 6)", {"prepare.clip6_to_relu": True, **equalized})
     if recipe.equalize.smooth is None:
         yield Fix("SmoothQuant", {"equalize.smooth": SmoothQuant()})
 
 
-def _fix(recipe: Recipe, blocked: str) -> str:
+def _advice(recipe: Recipe, obstacle: _Obstacle | None) -> str:
     options = []
     if recipe.scale.npu is None and not isinstance(recipe.plan.weight.granularity, PerChannel):
         options.append("one scale per channel (plan.weight.granularity: PerChannel) if the target supports it")
     if recipe.equalize.joint is None:
         options.append("joint equalization (equalize.joint: {})")
-    if blocked.startswith("Clip") and not recipe.prepare.clip6_to_relu:
+    if _is_clip(obstacle) and not recipe.prepare.clip6_to_relu:
         options.append(
             "Relu instead of Clip(0, 6) (prepare.clip6_to_relu: true), which allows cross-layer equalization"
             + ("" if recipe.equalize.cross_layer is not None else " (equalize.cross_layer: {})")
             + "; it changes the function slightly, so check the score"
         )
-    if blocked and not blocked.startswith("Clip") and recipe.equalize.smooth is None:
+    if obstacle is not None and not _is_clip(obstacle) and recipe.equalize.smooth is None:
         options.append("SmoothQuant (equalize.smooth: {}), which works across gates such as SiLU")
     if not options:
         options.append("16 bits for these layers (plan.layers, mixed precision)")
@@ -94,7 +106,7 @@ def _spreads(evidence: Evidence) -> Iterator[_Spread]:
             ranges = np.abs(np.moveaxis(constant.numpy(), axis, 0)).reshape(constant.shape[axis], -1).max(axis=1)
             ratio = _ratio(ranges.astype(np.float64), outputs_harmed or evidence.is_harmed(node.outputs[0].name))
             if ratio is not None and value is not None:
-                yield _Spread(value.name or "", ratio, _blocked(node))
+                yield _Spread(value.name or "", ratio, _obstacle(node))
 
 
 def _ratio(ranges: np.ndarray, harmed: bool) -> float | None:
@@ -107,8 +119,10 @@ def _ratio(ranges: np.ndarray, harmed: bool) -> float | None:
     return largest / low
 
 
-def _blocked(node: ir.Node) -> str:
-    """Return why factors of channels cannot be moved out of a layer, or an empty string."""
-    readers = [use.node for use in node.outputs[0].uses()]
-    answers = (propagate_factor(reader, ChannelAxis(1)) for reader in readers if reader.op_type not in LINEAR)
-    return next((answer for answer in answers if isinstance(answer, str)), "")
+def _obstacle(node: ir.Node) -> _Obstacle | None:
+    """Return the first reader that no factor passes; None if factors of channels can be moved out of the layer."""
+    for reader in (use.node for use in node.outputs[0].uses()):
+        answer = "" if reader.op_type in LINEAR else propagate_factor(reader, ChannelAxis(1))
+        if isinstance(answer, str) and answer:
+            return _Obstacle(reader.op_type, answer)
+    return None

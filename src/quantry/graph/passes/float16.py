@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from quantry.errors import ModelError
+from quantry.errors import Float16Error, ModelError
 from quantry.facts.operators import LINEAR, Family, of_family
 from quantry.notes import Note
 
@@ -31,10 +31,7 @@ def check_float_type(model: ir.Model, label: str) -> None:
     if any(value.dtype == _SINGLE for value in _weights_of_layers(model)):
         return
     if _uses_half(model):
-        raise ModelError(
-            "the model must compute in float32, got a float16 model; "
-            f"set float16_to_float32=True in PrepareOptions to convert it; in {label}"
-        )
+        raise Float16Error.of(label)
     for dtype in (ir.DataType.BFLOAT16, ir.DataType.DOUBLE):
         value = next((value for value in _inputs_and_weights(model) if value.dtype == dtype), None)
         if value is not None:

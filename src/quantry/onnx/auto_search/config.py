@@ -209,10 +209,7 @@ class Settings:
         Raises:
             RecipeError: A value is invalid.
         """
-        try:
-            find_metric(self.search_metric)
-        except RecipeError as error:
-            raise RecipeError(str(error).replace("EvaluateOptions.metrics", f"{where}.search_metric")) from error
+        find_metric(self.search_metric, f"{where}.search_metric")
         self.options()
         if not isinstance(self.search_space, Mapping):
             raise RecipeError(f"{where}.search_space must be a dict, got {type(self.search_space).__name__}")

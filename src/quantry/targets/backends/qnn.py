@@ -18,7 +18,7 @@ from quantry.targets.backends.ort_cpu import (
     profiled_kernels,
     require,
 )
-from quantry.targets.backends.refused_units import refused_units
+from quantry.targets.backends.refused_units import refusal, refused_units
 
 _PROVIDER = "QNNExecutionProvider"
 _ARCHITECTURE = "73"  # Snapdragon 8 Gen 2 and X Elite, the first with 16-bit weights of Conv
@@ -79,7 +79,7 @@ class Qnn(Backend):
             ran = on_cpu.get(name)
             if reason or (ran is not None and ran.kernel):
                 kernel, precision = (ran.kernel, ran.precision) if ran is not None else ("", "")
-                why = reason or _shortened(error)
+                why = reason or refusal(error)
                 table.append(PlacedNode(name, node.op_type, kernel, name, precision, "CPU", why=why))
             else:
                 table.append(_on_htp(node))
@@ -121,7 +121,3 @@ def _precision(node: ir.Node) -> str:
             return tensor.dtype.name.lower()
     first = node.inputs[0] if node.inputs else None
     return "" if first is None or first.dtype is None else first.dtype.name.lower()
-
-
-def _shortened(error: ModelError) -> str:
-    return str(error).partition("got ")[2].partition("; in ")[0][:200]

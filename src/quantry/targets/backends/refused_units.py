@@ -42,8 +42,13 @@ def _message(node: ir.Node, opened: Callable[[bytes], object]) -> str | None:
     try:
         opened(unit)
     except ModelError as error:
-        return str(error).partition("got ")[2].partition("; in ")[0][:300]
+        return refusal(error)
     return None
+
+
+def refusal(error: ModelError) -> str:
+    """Return what a backend said about a model that it does not open, shortened."""
+    return str(error.__cause__ or error)[:300]
 
 
 def _unit(node: ir.Node) -> bytes | None:
