@@ -8,7 +8,7 @@ CHECKED := src tests examples benchmarks docs tools build_kernels.py
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 SOURCES := $(BIN)/python pyproject.toml constraints.txt build_kernels.py $(wildcard src/quantry/numerics/c/*)
 
-.PHONY: demo docs notebooks test test-targets test-browser test-floor test-newest lint style types unit bench bench-quick bench-check bench-micro accuracy accuracy-quick fuzz zoo wheels clean
+.PHONY: demo docs notebooks test test-targets test-browser test-floor test-newest test-wheel test-cpus test-wheels lint style types unit bench bench-quick bench-check bench-micro accuracy accuracy-quick fuzz zoo wheels clean
 .DEFAULT_GOAL := test
 
 $(BIN)/python:
@@ -59,6 +59,17 @@ test-floor:
 
 test-newest:
 	$(PYTHON) tools/version_bounds.py newest --jobs $(JOBS)
+
+# The wheel of this machine, its kernels on every instruction-set level, and the wheels of other platforms in emulators, all
+# with the same bytes; the wheels must be in dist/. tools/emulated.py says what has to be installed.
+test-wheel:
+	$(PYTHON) tools/emulated.py this
+
+test-cpus:
+	$(PYTHON) tools/emulated.py cpus
+
+test-wheels:
+	$(PYTHON) tools/emulated.py wheels
 
 # The documentation site into site/, offline: links and anchors are checked, all code blocks run on small models.
 docs: $(VENV)/.dev $(VENV)/.docs
