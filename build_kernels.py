@@ -100,16 +100,19 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc]
         if wanted and wanted not in TARGETS:
             raise ValueError(f"QUANTRY_WHEEL_TARGET must be one of {', '.join(TARGETS)}, got {wanted!r}")
         target = TARGETS.get(wanted or this_machine())
-        if target is None or not has_zig():
+        compile_library = build if has_zig() else build_with_system_compiler
+        # A distribution that has no zig names its compiler in CC; that of Visual Studio has other options.
+        can_compile = has_zig() or ("CC" in os.environ and not wanted and sys.platform != "win32")
+        if target is None or not can_compile:
             self.app.display_warning("quantry: no compiler for this platform, so there are no compiled kernels")
             return
         build_data["pure_python"], build_data["tag"] = False, f"py3-none-{target.tag}"
         if version == "editable":
-            build(target, PACKAGE)
+            compile_library(target, PACKAGE)
             return
         folder = Path(tempfile.mkdtemp(prefix="quantry-kernels-"))
         self._folder = folder
-        for path in build(target, folder):
+        for path in compile_library(target, folder):
             build_data["force_include"][str(path)] = f"quantry/numerics/{path.name}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002

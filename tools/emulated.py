@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,30 +50,31 @@ def main() -> None:
     if what == "this":
         return
     outcomes = on_processors(native) if what == "cpus" else on_systems()
-    good = [report(name, outcome, expected) for name, outcome in outcomes.items()]
+    good = [report(name, outcome, expected) for name, outcome in outcomes]
     if not all(good):
         sys.exit(f"{good.count(False)} of {len(good)} differ or were not tried")
     print("all have the same bytes")
 
 
-def on_processors(python: Path) -> dict[str, Outcome]:
+def on_processors(python: Path) -> Iterator[tuple[str, Outcome]]:
     """Run the wheel of this machine on every level of this processor and on emulated processors."""
-    outcomes: dict[str, Outcome] = {}
     for level in TARGETS[this_machine()].levels:
-        outcomes[f"level {level}"] = digests(python, _SCRIPT, QUANTRY_NATIVE=level)
+        yield f"level {level}", digests(python, _SCRIPT, QUANTRY_NATIVE=level)
     emulator = program("qemu-x86_64")
     for processor in _PROCESSORS:
-        name = f"qemu {processor}"
-        outcomes[name] = digests(emulator, "-cpu", processor, python, _SCRIPT) if emulator else "no qemu-x86_64"
-    return outcomes
+        yield (
+            f"qemu {processor}",
+            digests(emulator, "-cpu", processor, python, _SCRIPT) if emulator else "no qemu-x86_64",
+        )
 
 
-def on_systems() -> dict[str, Outcome]:
+def on_systems() -> Iterator[tuple[str, Outcome]]:
     """Load the wheels of other platforms."""
     for name in ("macos-x86_64", "macos-arm64"):
         check_wheel(wheel(name), TARGETS[name])
         print(f"{name}: inspected (symbols, libraries, oldest macOS, signature), NOT RUN: nothing here runs macOS")
-    return {"linux-aarch64": on_arm(), "windows-x86_64": on_windows()}
+    yield "linux-aarch64", on_arm()
+    yield "windows-x86_64", on_windows()
 
 
 def on_arm() -> Outcome:

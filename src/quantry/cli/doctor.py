@@ -96,7 +96,7 @@ def _kernels() -> Finding:
 
     loaded = kernels.loaded()
     if loaded is None:
-        return Finding("compiled kernels", "missing", "NumPy is used, which is slower; reinstall quantry")
+        return Finding("compiled kernels", "missing", f"NumPy is used, which is slower: {kernels.why_missing()}")
     return Finding("compiled kernels", "good", f"level {loaded.level}, build {kernels.build_id()}")
 
 

@@ -13,6 +13,8 @@ import hashlib
 import json
 import logging
 import os
+import platform
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,12 @@ _LOG = logging.getLogger("quantry")
 _DESCRIPTION = Path(__file__).with_name("_kernels.json")
 _X86_LEVELS = ("v2", "v3", "v4")
 """Ascending: a processor that supports one supports those before it. ARM has a single level."""
+
+_OFF = ("off", "0")
+_SLOWER = "NumPy is used, which is slower"
+_OLD_PROCESSOR = "the compiled kernels need an x86-64 processor with SSE4.2"
+# A source tree may hold a library that was built before the newest kernel was written.
+_OLD_BUILD = "the compiled kernels are older than the sources; run: python build_kernels.py"
 
 Single = npt.NDArray[np.float32]
 Double = npt.NDArray[np.float64]
@@ -326,12 +334,12 @@ def loaded(level: str | None = None) -> Kernels | None:
         InternalError: The processor does not support the given level.
     """
     wanted = os.environ.get(SWITCH, "").lower()
-    library = None if wanted in ("off", "0") else _library()
+    library = None if wanted in _OFF else _library()
     if library is None:
         return None
     levels = _supported(library)
     if not levels:
-        _LOG.warning("the compiled kernels need an x86-64 processor with SSE4.2; NumPy is used, which is slower")
+        _LOG.warning("%s; %s", _OLD_PROCESSOR, _SLOWER)
         return None
     if wanted and wanted not in levels:
         _LOG.warning("%s must be off or one of %s, got %r; %s is used", SWITCH, levels, wanted, levels[-1])
@@ -342,9 +350,20 @@ def loaded(level: str | None = None) -> Kernels | None:
     try:
         return Kernels(library, level)
     except AttributeError:
-        # A source tree may hold a library that was built before the newest kernel was written.
-        _LOG.warning("the compiled kernels are older than the sources, NumPy is used; run: python build_kernels.py")
+        _LOG.warning("%s; %s", _OLD_BUILD, _SLOWER)
         return None
+
+
+def why_missing() -> str:
+    """Return why NumPy is used instead of compiled kernels; empty if they are used."""
+    if loaded() is not None:
+        return ""
+    if os.environ.get(SWITCH, "").lower() in _OFF:
+        return f"they are switched off by {SWITCH}"
+    library = _opened(_DESCRIPTION)
+    if isinstance(library, str):
+        return library
+    return _OLD_BUILD if _supported(library) else _OLD_PROCESSOR
 
 
 def supported_levels() -> tuple[str, ...]:
@@ -387,11 +406,19 @@ def load_library(description: Path) -> ctypes.CDLL | None:
     Args:
         description: JSON file that the build writes: ``file`` (name), ``size`` (bytes) and ``sha256`` of the library.
     """
+    library = _opened(description)
+    if isinstance(library, str):
+        _LOG.warning("%s; %s", library, _SLOWER)
+        return None
+    return library
+
+
+def _opened(description: Path) -> ctypes.CDLL | str:
+    """Return the library next to a description file, or why it cannot be used."""
     try:
         text = description.read_text(encoding="utf-8")
     except OSError:
-        _LOG.warning("quantry was installed without compiled kernels for this platform; NumPy is used, which is slower")
-        return None
+        return f"quantry was installed without compiled kernels for {sys.platform} on {platform.machine()}"
     try:
         built = json.loads(text)
         # The description names a file, not a path: nothing outside its folder is ever loaded.
@@ -401,10 +428,7 @@ def load_library(description: Path) -> ctypes.CDLL | None:
             raise OSError(f"{path.name} must have the size and digest recorded at build time")
         return ctypes.CDLL(str(path))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        _LOG.warning(
-            "the compiled kernels cannot be loaded, NumPy is used, which is slower; reinstall quantry: %s", error
-        )
-        return None
+        return f"the compiled kernels cannot be loaded; reinstall quantry: {error}"
 
 
 def _supported(library: ctypes.CDLL) -> tuple[str, ...]:
