@@ -12,6 +12,7 @@
     │   ├── DataError (ValueError)     calibration or evaluation data do not fit the model
     │   ├── SelectionError (ValueError)  a name, pattern or operator type matches nothing
     │   ├── StoreError (OSError)       the store's directory cannot be read or written, or the disk is full
+    │   │   └── FileKindError          a link, pipe, device or folder stands where a file must be
     │   └── MissingExtraError (ImportError)  an optional dependency is needed and not installed
     ├── StageError (RuntimeError)      a stage failed; names the stage and what ran before it
     └── InternalError (AssertionError) an invariant of quantry is violated: please report it as a bug
@@ -115,6 +116,10 @@ class SelectionError(UserError, ValueError):
 
 class StoreError(UserError, OSError):
     """The store's directory cannot be read or written, or the disk is full."""
+
+
+class FileKindError(StoreError):
+    """A link, pipe, device or folder stands where a regular file must be; it was neither read nor written."""
 
 
 class MissingExtraError(UserError, ImportError):

@@ -10,7 +10,10 @@ import pytest
 import quantry
 
 SOURCE = Path(quantry.__file__).parent
-GROUND = ("errors", "notebook", "notes", "facts", "recipe", "memo", "numerics", "graph", "data", "runtime", "execute")
+GROUND = (
+    *("errors", "files", "notebook", "notes", "facts", "recipe"),
+    *("memo", "numerics", "graph", "data", "runtime", "execute"),
+)
 """The ground floor, lowest first: a room imports only rooms that stand before it."""
 
 STAGES = ("prepare", "observe", "equalize", "plan", "scale", "tune", "emit", "evaluate")
@@ -52,8 +55,8 @@ ALLOWED: dict[str, set[str]] = {
     **{name: set(GROUND[:index]) for index, name in enumerate(GROUND)},
     # Tables of facts import nothing. Recipes and the memo are independent of each other and of everything above them.
     "facts": set(),
-    "recipe": {"errors", "notebook", "notes", "facts"},
-    "memo": {"errors", "notes"},
+    "recipe": {"errors", "files", "notebook", "notes", "facts"},
+    "memo": {"errors", "files", "notes"},
     **{name: BASE | set(STAGES[:index]) for index, name in enumerate(STAGES)},
     "mix": BASE | set(STAGES) - {"tune"},  # it runs the models that its plans produce
     "demo": {"errors", "evaluate"},

@@ -327,14 +327,14 @@ def test_full_disk_is_a_clear_error_and_keeps_existing_results(
 ) -> None:
     from quantry.autosearch import output_directory
 
-    write = output_directory.replace_file
+    write = output_directory.write_file
 
     def full(path: Path, content: bytes) -> None:
         if path.name == "1.npy":
             raise OSError(28, "No space left on device")
         write(path, content)
 
-    monkeypatch.setattr(output_directory, "replace_file", full)
+    monkeypatch.setattr(output_directory, "write_file", full)
     options = grid(tmp_path, n_trials=3)
     with pytest.raises(StoreError, match="No space left"):
         run_search(network, samples, distance, space, options)

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from quantry.errors import RecipeError, StoreError
-from quantry.memo import Blob, Digest, DirectoryStore, MemoryStore, Store, fingerprint
+from quantry.files import temporary_name
+from quantry.memo import Blob, Digest, DirectoryStore, MemoryStore, Store, fingerprint, prune_store
 from quantry.testing.store_suite import StoreSuite, found_at_once
 
 
@@ -209,6 +210,58 @@ def test_old_leftovers_of_killed_writers_are_removed(tmp_path: Path) -> None:
         os.utime(path, (long_ago, long_ago))
     put(DirectoryStore(tmp_path), 1)
     assert [leftover.exists() for leftover in (old, young, busy)] == [False, True, True]
+
+
+def test_leftover_of_a_dead_process_is_removed_at_once(tmp_path: Path) -> None:
+    leftover = tmp_path / "temp" / temporary_name("entry").replace(f"-{os.getpid()}-", "-4194305-")
+    leftover.mkdir(parents=True)
+    put(DirectoryStore(tmp_path), 1)
+    assert not leftover.exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes")
+@pytest.mark.timeout(60)
+def test_pipe_as_an_entry_is_refused_with_its_name(tmp_path: Path) -> None:
+    store, key = DirectoryStore(tmp_path), fingerprint("key")
+    store.remember(key, fingerprint("result"))
+    (entry,) = (tmp_path / "index").rglob("*.json")
+    entry.unlink()
+    os.mkfifo(entry)
+    for use in (lambda: store.lookup(key), lambda: store.remember(key, fingerprint("result"))):
+        with pytest.raises(StoreError, match=rf"a pipe; at {entry}"):
+            use()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes")
+@pytest.mark.timeout(60)
+def test_pipe_as_a_part_of_a_blob_is_damage(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    put(store, 1)
+    (part,) = (tmp_path / "blobs").rglob("meta.json")
+    part.unlink()
+    os.mkfifo(part)
+    assert store.get(numbered(1).digest()) is None
+    put(store, 1)
+    assert store.get(numbered(1).digest()) == numbered(1)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows needs rights for links")
+@pytest.mark.parametrize("name", ["index", "blobs", "temp"])
+def test_store_never_writes_or_deletes_through_a_link(name: str, tmp_path: Path) -> None:
+    outside, path = tmp_path / "outside", tmp_path / "store"
+    (outside / "shard" / "blob").mkdir(parents=True)
+    path.mkdir()
+    (path / name).symlink_to(outside)
+    store = DirectoryStore(path)
+
+    def use() -> None:
+        store.remember(fingerprint(1), fingerprint(2))
+        put(store, 1)
+
+    with pytest.raises(StoreError, match=f"a link; at {path / name}"):
+        use()
+    prune_store(path, 1)
+    assert [file.name for file in sorted(outside.rglob("*"))] == ["shard", "blob"]
 
 
 def test_path_that_is_a_file_is_a_store_error(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from quantry.autosearch.state import SearchState
 from quantry.autosearch.stop import Stop, StopKind
 from quantry.autosearch.trial import Trial
 from quantry.errors import RecipeError
+from quantry.files import read_regular, write_file
 
 Action = Literal["run", "pause", "stop"]
 
@@ -25,15 +26,13 @@ def request(folder: Path, action: Action) -> None:
     """
     if action not in get_args(Action):
         raise RecipeError(f"an action must be one of {', '.join(get_args(Action))}, got {action!r}")
-    written = folder / f"{_FILE}.new"
-    written.write_text(json.dumps({"action": action}), encoding="utf-8")
-    written.replace(folder / _FILE)
+    write_file(folder / _FILE, json.dumps({"action": action}), synced=False)
 
 
 def requested(folder: Path) -> Action:
     """Return what was asked of the search in an output directory."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        action = json.loads((folder / _FILE).read_text(encoding="utf-8"))["action"]
+        action = json.loads(read_regular(folder / _FILE))["action"]
         if action in get_args(Action):
             return action  # type: ignore[no-any-return]  # it is one of the literals
     return "run"

@@ -11,6 +11,7 @@ from quantry.autosearch.live_table import scored, time_text
 from quantry.autosearch.output_directory import disk_errors
 from quantry.autosearch.state import SearchState
 from quantry.autosearch.trial import Trial, by_drop
+from quantry.files import open_regular
 from quantry.recipe import brief
 
 LOGGER = "quantry.autosearch"
@@ -154,8 +155,8 @@ class LogFile:
     def _write(self, lines: list[str], level: str = "INFO") -> None:
         now = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S")
         text = "".join(f"{now} [{level}] {line}\n" for block in lines for line in block.splitlines() or [""])
-        with disk_errors(self.path), self.path.open("a", encoding="utf-8") as file:
-            file.write(text)
+        with disk_errors(self.path), open_regular(self.path, "ab") as file:
+            file.write(text.encode())
 
 
 def _result_text(trial: Trial) -> str:

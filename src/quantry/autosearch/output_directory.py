@@ -1,9 +1,10 @@
 """The output directory of a search: names of its files, atomic writes, and copies of models."""
 
+import io
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -12,6 +13,7 @@ import onnx
 from numpy.typing import NDArray
 
 from quantry.errors import RecipeError, StoreError
+from quantry.files import new_file, open_regular, read_regular, require_folder, require_regular, write_file
 from quantry.graph.load import read_model
 from quantry.graph.save import write_model
 
@@ -26,6 +28,7 @@ _FILES_OF_A_SEARCH = (
     "iter_*.onnx*",
     "scores",
 )
+_FOLDERS_OF_A_SEARCH = ("scores", "store")
 
 # Protobuf: the field number of ModelProto.graph, and the wire type of strings and messages.
 _GRAPH = onnx.ModelProto.DESCRIPTOR.fields_by_name["graph"].number
@@ -123,13 +126,24 @@ class OutputDirectory:
         """
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / "search.lock").open("ab")
+            self._require_own_files()
+            self._lock = open_regular(self.path / "search.lock", "ab")
         if not _try_lock(self._lock):
             self.close()
             raise RecipeError(
                 f"an output directory must be used by one search at a time, got {self.path}, which another process is "
                 "using; wait for it, or choose another directory"
             )
+
+    def _require_own_files(self) -> None:
+        """Check that no link, pipe or device stands where the search will write: it may lead out of the folder."""
+        for pattern in _FILES_OF_A_SEARCH:
+            for file in self.path.glob(pattern):
+                if pattern not in _FOLDERS_OF_A_SEARCH:
+                    require_regular(file)
+        for name in _FOLDERS_OF_A_SEARCH:
+            for folder in (self.path / name, *(self.path / name).glob("*/")):
+                require_folder(folder)
 
     def close(self) -> None:
         """Release the lock; it is also released when the process dies."""
@@ -164,26 +178,15 @@ class OutputDirectory:
         """
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(path, content)
+            write_file(path, content)
 
     def read_scores(self, number: int) -> NDArray[np.float64]:
         """Return the per-sample scores of a trial, shape (n,); empty if there are none."""
         try:
-            scores = np.load(self.scores(number), allow_pickle=False)
+            scores = np.load(io.BytesIO(read_regular(self.scores(number))), allow_pickle=False)
         except (OSError, ValueError, EOFError):
             return np.zeros(0)
         return np.asarray(scores, dtype=np.float64)
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write to a temporary file in the same folder and rename it."""
-    written = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        written.write_bytes(content)
-        written.replace(path)
-    finally:
-        with suppress(OSError):
-            written.unlink()
 
 
 @contextmanager
@@ -250,14 +253,12 @@ def copy_model(source: Path, target: Path, metadata: Mapping[str, str] | None = 
             model.metadata_props.update(sorted(metadata.items()))
         write_model(model, target)
         return
-    written = target.with_name(f".{target.name}.tmp")
-    with source.open("rb") as given, written.open("wb") as made:
+    with open_regular(source) as original, new_file(target) as copy:
         if metadata is not None:
-            head = _read_head(given)
+            head = _read_head(original)
             onnx.helper.set_model_props(head, dict(sorted(metadata.items())))
-            made.write(head.SerializeToString(deterministic=True))
-        shutil.copyfileobj(given, made)
-    written.replace(target)
+            copy.write(head.SerializeToString(deterministic=True))
+        shutil.copyfileobj(original, copy)
 
 
 def _read_head(file: BinaryIO) -> onnx.ModelProto:

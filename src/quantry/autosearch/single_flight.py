@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
+from quantry.files import open_regular
 from quantry.memo import Blob, Digest, Store
 from quantry.notes import Note
 
@@ -103,7 +104,7 @@ class SingleFlightStore:
         if self._file is None or self._process != os.getpid():
             # POSIX locks belong to a process and are not inherited, so a forked worker opens the file again.
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("ab")
+            self._file = open_regular(self._path, "ab")
             self._process = os.getpid()
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, offset)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from quantry.autosearch.output_directory import OutputDirectory, disk_errors
 from quantry.autosearch.samplers import quiet_optuna
 from quantry.errors import MissingExtraError, RecipeError, StoreError
+from quantry.files import is_running, open_regular, read_regular
 
 if TYPE_CHECKING:
     import optuna
@@ -94,7 +95,8 @@ class JournalFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         with disk_errors(path):
-            content = path.read_bytes() if path.exists() else b""
+            with open_regular(path, "ab"):  # created, and refused unless it is a file of this folder only
+                content = read_regular(path)
             whole = content[: content.rfind(b"\n") + 1]
             if whole != content:
                 os.truncate(path, len(whole))
@@ -111,7 +113,7 @@ class JournalFile:
             StoreError: The disk is full or not writable; the file is unchanged.
         """
         lines = [json.dumps(log, separators=(",", ":")).encode() for log in logs]
-        with disk_errors(self.path), self.path.open("ab") as file:
+        with disk_errors(self.path), open_regular(self.path, "ab") as file:
             before = file.tell()
             try:
                 file.write(b"".join(line + b"\n" for line in lines))
@@ -170,14 +172,4 @@ class StudyLease:
 def _is_held(holder: dict[str, Any]) -> bool:
     if holder["until"] < time.time():
         return False
-    return holder["host"] != socket.gethostname() or _is_alive(int(holder["process"]))
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # it exists and belongs to another user
-        return True
-    return True
+    return holder["host"] != socket.gethostname() or is_running(int(holder["process"]))

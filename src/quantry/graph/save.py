@@ -6,8 +6,8 @@ are streamed: the peak memory is one weight instead of the whole file.
 """
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,8 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from quantry.errors import InternalError, ModelError
+from quantry.errors import FileKindError, InternalError, ModelError
+from quantry.files import new_file
 from quantry.graph.edit import collection_paused
 from quantry.graph.weights import WeightKey, all_weights, external_placeholder, raw_bytes, written_with
 from quantry.graph.wire_format import tag, varint
@@ -129,13 +130,13 @@ def write_model(
     Raises:
         ModelError: The file cannot be written.
     """
-    target = _regular_file(Path(path))
+    target = Path(path)
     data = target.with_name(target.name + ".data")
     layout = _external_layout(model, data.name) if weight_bytes(model) > external_data_threshold else {}
     if not layout:
         return write_parts(model_parts(model), path)
-    _place({data: _external_chunks(model, layout), target: model_parts(model, layout).chunks()})
-    return (Path(path), data)
+    _place({target: model_parts(model, layout).chunks(), data: _external_chunks(model, layout)})
+    return (target, data)
 
 
 def write_parts(parts: ModelParts, path: str | os.PathLike[str]) -> tuple[Path, ...]:
@@ -151,59 +152,26 @@ def write_parts(parts: ModelParts, path: str | os.PathLike[str]) -> tuple[Path, 
     Raises:
         ModelError: The file cannot be written.
     """
-    _place({_regular_file(Path(path)): parts.chunks()})
+    _place({Path(path): parts.chunks()})
     return (Path(path),)
 
 
 def _place(files: Mapping[Path, Iterator[bytes]]) -> None:
-    """Write a set of files, the model last."""
-    target = list(files)[-1]
+    """Write a set of files atomically, the last one first, so that a model appears after its external data."""
+    target = next(iter(files))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _write_atomically(files)
-    except OSError as error:
+        with ExitStack() as stack:
+            # They get their names in the opposite order, or not at all.
+            opened = [(stack.enter_context(new_file(path)), chunks) for path, chunks in files.items()]
+            for file, chunks in reversed(opened):
+                file.writelines(chunks)
+    except FileKindError as error:
+        raise ModelError(str(error)) from error
+    except (OSError, ValueError) as error:
         raise ModelError(
             f"the model must be written to a writable folder with enough space, got: {error}; at {target}"
         ) from error
-
-
-def _regular_file(path: Path) -> Path:
-    """Return the file to write: links are followed, and anything except a regular file is refused."""
-    try:
-        target = path.resolve()
-        special = target.exists() and not target.is_file()
-    except (OSError, ValueError) as error:
-        raise ModelError(f"a model must be written to a usable path, got {error}; at {path}") from error
-    if special:
-        kind = "a folder" if target.is_dir() else "a device, pipe or socket"
-        raise ModelError(f"a model must be written to a regular file, got {kind}; at {path}")
-    return target
-
-
-def _write_atomically(files: Mapping[Path, Iterator[bytes]]) -> None:
-    """Write every file under a temporary name in its folder, then rename all; a failure leaves no temporary file."""
-    temporaries: dict[Path, Path] = {}
-    try:
-        for target, chunks in files.items():
-            descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-            temporaries[target] = Path(name)
-            with os.fdopen(descriptor, "wb") as file:
-                file.writelines(chunks)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).chmod(target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask())
-        for target, temporary in temporaries.items():
-            temporary.replace(target)
-    finally:
-        for temporary in temporaries.values():
-            temporary.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    """Return the user's umask: temporary files are private, but models get the usual permissions."""
-    umask = os.umask(0)
-    os.umask(umask)
-    return umask
 
 
 def model_parts(model: ir.Model, layout: Mapping[WeightKey, ir.ExternalTensor] | None = None) -> ModelParts:

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantry.errors import InternalError
+from quantry.errors import FileKindError, InternalError
+from quantry.files import read_regular
 from quantry.memo._blob import STORED_DTYPES, Blob
 
 MANIFEST = "manifest.json"
@@ -31,8 +32,8 @@ _FILES = "files"
 # is written after its checksum was computed.
 _CHUNK_BYTES = 1 << 20
 
-# A part is missing, is not a regular file, or is on a bad sector. Other errors, such as missing permissions, do not
-# mean that the blob is damaged.
+# A part is missing or on a bad sector. Other errors, such as missing permissions, do not mean that the blob is damaged;
+# a part that is no regular file does.
 _DAMAGE_ERRNOS = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO, errno.ESTALE, errno.EINVAL, errno.ENAMETOOLONG}
 )
@@ -69,7 +70,7 @@ def read_blob(directory: Path) -> Blob:
         OSError: The directory cannot be read for another reason, such as permissions or too many open files.
     """
     try:
-        manifest = json.loads((directory / MANIFEST).read_bytes())
+        manifest = json.loads(read_regular(directory / MANIFEST))
         if manifest["format"] != _FORMAT:
             raise DamagedBlobError(f"format {manifest['format']!r}")
         parts = {name: _read(directory / name, entry) for name, entry in manifest["parts"].items()}
@@ -79,7 +80,7 @@ def read_blob(directory: Path) -> Blob:
             files={name.removeprefix(f"{_FILES}/"): data for name, data in parts.items()},
         )
     except OSError as error:
-        if error.errno not in _DAMAGE_ERRNOS:
+        if error.errno not in _DAMAGE_ERRNOS and not isinstance(error, FileKindError):
             raise
         raise DamagedBlobError(str(error)) from error
     except (ValueError, LookupError, TypeError, AttributeError, struct.error, InternalError) as error:
@@ -104,7 +105,7 @@ def _pieces(chunks: Iterable[bytes | memoryview]) -> Iterator[memoryview]:
 
 
 def _read(path: Path, entry: dict[str, Any]) -> bytes:
-    data = path.read_bytes()
+    data = read_regular(path)
     if len(data) != entry["bytes"] or zlib.crc32(data) != entry["crc32"]:
         raise DamagedBlobError(f"{path.name}: checksum")
     return data

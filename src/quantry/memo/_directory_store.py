@@ -6,7 +6,6 @@ import os
 import shutil
 import threading
 import time
-import uuid
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,15 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from quantry.errors import InternalError, RecipeError, StoreError
+from quantry.files import is_leftover, read_regular, require_folder, temporary_name, write_file
 from quantry.memo._blob import Blob
 from quantry.memo._blob_files import MANIFEST, DamagedBlobError, read_blob, write_blob
 from quantry.memo._fingerprint import Digest
 from quantry.notes import Note
 
 _USED = "used"
-# Long enough that no running writer is disturbed: the newest file in a directory counts, and a writer adds to its files
-# all the time.
-_LEFTOVER_SECONDS = 3600.0
 
 
 class DirectoryStore:
@@ -44,7 +41,7 @@ class DirectoryStore:
     Everything may be inspected, copied and deleted by hand at any time.
 
     Writing: an entry is written under temp/ and then renamed into place, so readers see all of it or nothing. A killed
-    writer only leaves a directory in temp/, which a later writer deletes after an hour. Files are not synced to disk:
+    writer only leaves a directory in temp/, which a later writer deletes. Files are not synced to disk:
     after a power cut a file may be truncated; its checksum reveals that, and the result is computed again.
 
     Reading: every part is checked against its checksum, and damaged blobs are deleted. A blob that is evicted while it
@@ -100,11 +97,9 @@ class DirectoryStore:
         """
         plain = [note.to_plain() for note in notes]
         entry = {"result": result, "notes": plain, "crc32": _index_check(key, result, plain)}
-        with self._writing(), self._scratch() as scratch:
-            written, final = scratch / "entry.json", self._index_file(key)
-            written.write_text(json.dumps(entry) + "\n", encoding="utf-8")
-            final.parent.mkdir(parents=True, exist_ok=True)
-            written.replace(final)
+        with self._writing():
+            folder = self._folder("index", key[:2])
+            write_file(folder / f"{key}.json", json.dumps(entry) + "\n", synced=False)
 
     def get(self, result: Digest) -> Blob | None:
         """Return a blob, or None if it is missing or damaged. Damaged blobs are deleted.
@@ -152,7 +147,7 @@ class DirectoryStore:
         if size > self.limit_bytes:
             return
         self._make_room(size)
-        final.parent.mkdir(parents=True, exist_ok=True)
+        self._folder("blobs", final.parent.name)
         try:
             with self._lock:
                 written.rename(final)
@@ -161,13 +156,26 @@ class DirectoryStore:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
 
+    def _folder(self, *names: str) -> Path:
+        """Create a folder of the store and return it; none of its parts may be a link out of the store.
+
+        Raises:
+            FileKindError: One is a link or a file.
+        """
+        folder = self.path
+        for name in names:
+            folder = folder / name
+            require_folder(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
     def _index_file(self, key: Digest) -> Path:
         return self.path / "index" / key[:2] / f"{key}.json"
 
     def _index_entry(self, key: Digest) -> tuple[Digest, tuple[Note, ...]] | None:
         try:
             with self._reading():
-                entry = json.loads(self._index_file(key).read_bytes())
+                entry = json.loads(read_regular(self._index_file(key)))
             result, plain = Digest(entry["result"]), entry["notes"]
             if entry["crc32"] != _index_check(key, result, plain):
                 return None
@@ -183,7 +191,7 @@ class DirectoryStore:
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except FileNotFoundError:
+        except (FileNotFoundError, StoreError):
             raise
         except OSError as error:
             raise StoreError(
@@ -195,6 +203,8 @@ class DirectoryStore:
     def _writing(self) -> Iterator[None]:
         try:
             yield
+        except StoreError:
+            raise
         except OSError as error:
             raise StoreError(
                 f"The store's directory must be writable and the disk must not be full; writing failed: {error}; "
@@ -204,9 +214,9 @@ class DirectoryStore:
     @contextmanager
     def _scratch(self) -> Iterator[Path]:
         """Provide an empty directory on the same file system and delete it with its contents afterwards."""
-        scratch = self.path / "temp" / f"{os.getpid()}-{uuid.uuid4().hex}"
+        scratch = self._folder("temp") / temporary_name("entry")
         try:
-            scratch.mkdir(parents=True)
+            scratch.mkdir()
             yield scratch
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -303,13 +313,12 @@ def _evict(path: Path, *, limit_bytes: int, needed_bytes: int) -> int:
 
 
 def _remove_leftovers(temp: Path) -> None:
-    """Delete what killed writers left in the directory of temporary files, once it is an hour old."""
-    oldest_kept = time.time() - _LEFTOVER_SECONDS
+    """Delete what killed writers left in the directory of temporary files."""
     for leftover in _entries(temp):
         with suppress(OSError):
             # Writing a long file does not change the time of its directory, so the newest file counts.
             newest = max(entry.stat().st_mtime for entry in (leftover, *leftover.rglob("*")))
-            if newest < oldest_kept:
+            if is_leftover(leftover.name, newest):
                 shutil.rmtree(leftover, ignore_errors=True)
 
 
@@ -331,14 +340,15 @@ def _last_use(directory: Path) -> int:
 
 def _entries(directory: Path) -> list[Path]:
     try:
-        return list(directory.iterdir())
+        # A link could lead out of the store, where nothing may be deleted.
+        return [] if directory.is_symlink() else list(directory.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return []
 
 
 def _delete(directory: Path, temp: Path) -> None:
     """Rename a blob away, then delete it: a reader finds all of it or nothing."""
-    renamed = temp / f"evicted-{os.getpid()}-{uuid.uuid4().hex}"
+    renamed = temp / temporary_name("evicted")
     with suppress(OSError):
         directory.rename(renamed)
     shutil.rmtree(renamed, ignore_errors=True)

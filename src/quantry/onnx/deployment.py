@@ -13,6 +13,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantry.errors import DataError, ModelError, RecipeError
+from quantry.files import write_file
 from quantry.graph.load import model_source
 from quantry.graph.qdq import is_dequantize, is_fake_quantize, is_quantize
 from quantry.onnx.data_readers import RandomDataReader
@@ -105,9 +106,9 @@ def _file_name(tensor: str, taken: set[str]) -> str:
 
 
 def _write(stem: Path, array: NDArray[Any]) -> None:
-    stem.with_name(f"{stem.name}.bin").write_bytes(np.ascontiguousarray(array).tobytes())
+    write_file(stem.with_name(f"{stem.name}.bin"), np.ascontiguousarray(array).tobytes(), synced=False)
     lines = "\n".join(str(value) for value in array.reshape(-1).tolist())
-    stem.with_name(f"{stem.name}.txt").write_text(f"{lines}\n")
+    write_file(stem.with_name(f"{stem.name}.txt"), f"{lines}\n", synced=False)
 
 
 NO_LIBRARY = "quantry: no library is needed"

@@ -17,6 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from quantry.errors import RecipeError, nearest_spelling
+from quantry.files import write_file
 from quantry.graph.load import model_source
 from quantry.graph.save import write_model
 from quantry.module_paths import TOOL_ALIASES
@@ -76,7 +77,7 @@ class Tool:
                 made = ir.serde.deserialize_model(result) if isinstance(result, onnx.ModelProto) else result
                 write_model(made, Path(targets[0]))
             elif isinstance(result, str):
-                Path(targets[0]).write_text(result, encoding="utf-8")
+                write_file(targets[0], result)
         return ir.serde.serialize_model(result) if isinstance(result, ir.Model) else result
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
@@ -147,7 +148,7 @@ class _ToText(Tool):
     def main(self, arguments: Sequence[str] | None = None) -> None:
         """Run the tool as a command."""
         given = self._parser().parse_args(arguments)
-        Path(given.output).write_text(self.run(given.input), encoding="utf-8")
+        write_file(given.output, self.run(given.input))
         sys.stdout.write(f"wrote {given.output}\n")
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from quantry.errors import DataError
+from quantry.files import new_file
 from quantry.graph.edit import constant_of
 from quantry.onnx.data_readers import RandomDataReader
 from quantry.runtime.sessions import run_session, simulation_session
@@ -70,7 +71,8 @@ def _pictures(arrays: Mapping[str, NDArray[Any]], folder: Path) -> list[Path]:
     files = []
     for name, array in floats.items():
         path = folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', name)}.png"
-        _picture(name, array.astype(np.float64).ravel()).save(path)
+        with new_file(path) as file:
+            _picture(name, array.astype(np.float64).ravel()).save(file, "PNG")
         files.append(path)
     return files
 

@@ -8,6 +8,7 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from quantry.emit.saturated_bounds import remove_saturated_bounds
+from quantry.files import write_file
 from quantry.graph.quant_plan import DerivedBiasPlan, QuantPlan
 from quantry.graph.save import write_model
 
@@ -40,7 +41,7 @@ def write_as_onnxruntime(path: Path, plan: QuantPlan, stored: Mapping[str, tuple
         _write_typed(tensor, plan)
         tensor.name = renamed.get(tensor.name, tensor.name)
     _separate_conversions(model.graph)
-    onnx.save(model, path)
+    write_file(path, model.SerializeToString())
 
 
 def _names(plan: QuantPlan, stored: Mapping[str, tuple[str, str]]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any
 import onnx
 
 from quantry.errors import RecipeError, known_keywords
+from quantry.files import write_file
 from quantry.onnx.config import QuantizationConfig
 from quantry.onnx.enums import (
     METHODS,
@@ -283,7 +284,7 @@ def _run(
         write_as_half(output)
     elif half:
         # The integer operators have float32 scales only.
-        onnx.save(with_half_ends(onnx.load(output), original), output)
+        write_file(output, with_half_ends(onnx.load(output), original).SerializeToString())
     names = {} if stored is None else {weight.tensor: weight.names for weight in stored.weights}
     write_as_onnxruntime(output, result.plan, names)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from quantry.errors import RecipeError, nearest_spelling
+from quantry.files import write_file
 from quantry.notes import Note, NoteKind
 from quantry.recipe.checked import type_hints
 from quantry.recipe.plain_text import json_value, yaml_value
@@ -115,9 +116,13 @@ def load_recipe(path: str | Path) -> Recipe:
 
 
 def save_recipe(recipe: Recipe, path: str | Path) -> None:
-    """Write a recipe file; ``.json`` is JSON and everything else YAML."""
+    """Write a recipe file atomically; ``.json`` is JSON and everything else YAML.
+
+    Raises:
+        FileKindError: The path is a link, pipe, device or folder.
+    """
     file = Path(path)
-    file.write_text(to_json(recipe) if file.suffix == ".json" else to_yaml(recipe), encoding="utf-8")
+    write_file(file, to_json(recipe) if file.suffix == ".json" else to_yaml(recipe))
 
 
 def _encode_fields(value: Any) -> dict[str, Any]:

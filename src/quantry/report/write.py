@@ -1,7 +1,6 @@
 """Write reports to files."""
 
 import os
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ from quantry.diagnosis import Diagnosis, PairDiagnosis, diagnose
 from quantry.errors import StoreError
 from quantry.evaluate import Latency
 from quantry.evaluate.tasks import Decoder
+from quantry.files import write_file
 from quantry.memo import TraceEntry
 from quantry.quantization import QuantizationResult
 from quantry.report.facts import collect_facts, placement_facts
@@ -140,17 +140,11 @@ def _named(search: SearchFacts, folder: Path, *, alone: bool) -> SearchFacts:
 
 
 def _write(page: str, target: Path) -> Path:
-    written: Path | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False, encoding="utf-8") as partial:
-            written = Path(partial.name)
-            partial.write(page)
-        written.chmod(0o644)
-        written.replace(target)
+        write_file(target, page)
+    except StoreError:
+        raise
     except OSError as error:
         raise StoreError(f"the report must be written to a writable path, got {error}; in {target}") from error
-    finally:
-        if written is not None:
-            written.unlink(missing_ok=True)
     return target

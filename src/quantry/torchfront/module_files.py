@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from quantry.errors import ModelError
+from quantry.files import new_file
 from quantry.torchfront.quantized_module import QuantizedModule
 
 
@@ -31,7 +32,8 @@ def save_module(model: nn.Module, path: Path, arguments: tuple[Any, ...], keywor
         with torch.no_grad():
             model(*arguments, **keywords)
     path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(model, path)
+    with new_file(path) as file:
+        torch.save(model, file)
 
 
 def load_module(path: Path) -> nn.Module:

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from quantry.autosearch import SearchOptions, SearchResult, Space, Trial, run_se
 from quantry.data.calibration_data import CalibrationData
 from quantry.data.open_data import calibration_data
 from quantry.errors import DataError, RecipeError, nearest_spelling
+from quantry.files import read_regular, write_file
 from quantry.graph.float_model import input_signatures
 from quantry.graph.load import model_source, read_model
 from quantry.graph.save import write_model
@@ -246,7 +246,7 @@ class AutoSearch:
         found = candidate(result.best, result, index, configurations[index], self._metric)
         assert result.best_model is not None
         write_model(read_model(result.best_model), output / "best.onnx")
-        shutil.copyfile(result.output_dir / "recipe.yaml", output / "recipe.yaml")
+        write_file(output / "recipe.yaml", read_regular(result.output_dir / "recipe.yaml"))
         return [found | {"model_path": str(output / "best.onnx"), "stage": result.output_dir.name}]
 
     @staticmethod

@@ -22,6 +22,7 @@ from quantry.data.calibration_data import CalibrationData
 from quantry.data.open_data import calibration_data
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.evaluate import find_metric
+from quantry.files import write_file
 from quantry.graph.float_model import input_signatures
 from quantry.graph.load import model_source
 from quantry.graph.save import write_model
@@ -176,7 +177,7 @@ class AutoSearchPro:
             name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in values.items()
         }
         path = Path(self.config["output_dir"]) / "best_params.json"
-        path.write_text(json.dumps({"params": plain, "score": result.best.score}, indent=2), encoding="utf-8")
+        write_file(path, json.dumps({"params": plain, "score": result.best.score}, indent=2))
         if result.best_model is not None:
             name_best(result.best_model, result)
         return found | {"model_path": str(result.best_model)}
