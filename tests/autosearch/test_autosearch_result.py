@@ -50,7 +50,7 @@ def test_notebook_view_has_the_best_trials(results: list[SearchResult]) -> None:
     page = results[0]._repr_html_()
     assert page.count("<tr") == 10
     assert results[0].best is not None
-    assert f"<td>{results[0].best.score:.6g}</td>" in page
+    assert f"<td>{results[0].best.score:.5g}</td>" in page
     assert "best.onnx" in page
 
 

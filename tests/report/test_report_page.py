@@ -140,7 +140,7 @@ def test_place_that_cannot_be_written_is_an_error_of_ours(result: quantry.Quanti
     with pytest.raises(StoreError, match="written to a writable path"):
         quantry.write_report(result, tmp_path / "file" / "report.html")
     (tmp_path / "folder" / "report.html").mkdir(parents=True)
-    with pytest.raises(StoreError, match="written to a writable path"):
+    with pytest.raises(StoreError, match="must be a regular file, got a folder"):
         quantry.write_report(result, tmp_path / "folder" / "report.html")
     assert [path.name for path in (tmp_path / "folder").iterdir()] == ["report.html"], "nothing half-written stays"
 

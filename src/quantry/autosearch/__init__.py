@@ -42,6 +42,7 @@ from quantry.autosearch.stop import Stop, StopKind
 from quantry.autosearch.summary import SearchSummary, search_summary
 from quantry.autosearch.target_space import target_space
 from quantry.autosearch.trial import Trial, TrialState, by_drop
+from quantry.autosearch.trial_row import cells, trial_texts
 from quantry.memo import function_digest
 
 __all__ = [
@@ -73,6 +74,7 @@ __all__ = [
     "budget_seconds",
     "by_drop",
     "calibration_space",
+    "cells",
     "finetune_space",
     "function_digest",
     "named_space",
@@ -83,6 +85,7 @@ __all__ = [
     "split_data",
     "split_options",
     "target_space",
+    "trial_texts",
     "unknown_option",
     "with_checkpoints",
     "with_fields",

@@ -1,7 +1,6 @@
 """The table of a running search, in a terminal or a notebook."""
 
 import math
-import textwrap
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from quantry.autosearch.differences import difference_text
 from quantry.autosearch.state import SearchState
-from quantry.autosearch.trial import Trial
-from quantry.evaluate import objective_text
+from quantry.autosearch.trial import Trial, TrialState
+from quantry.autosearch.trial_row import cells, html_table, trial_texts
 from quantry.notebook import in_notebook
 from quantry.runtime import progress
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 _SHOWN_TRIALS = 12
-_MAX_ERROR = 100
+_DIFFERENCE = "what differs from the best before it"
 
 # The end of the search and that of its budget are one if they are this close.
 _SAME_SECONDS = 2.0
@@ -32,40 +31,23 @@ class TableRow:
     """A recorded trial as the table shows it.
 
     Attributes:
-        trial: The trial.
-        difference: What differs from the best trial before it.
+        texts: Its columns; the configuration is what differs from the best trial before it.
+        state: How the trial ended.
         is_best: Whether it became the best.
     """
 
-    trial: Trial
-    difference: str
+    texts: Mapping[str, str]
+    state: TrialState
     is_best: bool
 
 
-def headings(objectives: Sequence[str]) -> tuple[str, ...]:
-    """Return the headings of the table."""
-    return ("trial", "score", "drop", *objectives[1:], "seconds", "what differs from the best before it")
-
-
-def cells(row: TableRow, objectives: Sequence[str]) -> tuple[str, ...]:
-    """Return a row of the table; a failed trial shows its error."""
-    trial = row.trial
-    others = (objective_text(name, trial.objectives.get(name)) for name in objectives[1:])
-    if trial.score is None:
-        text = f"{row.difference}: {textwrap.shorten(trial.error or '', _MAX_ERROR, placeholder=' ...')}"
-        return (str(trial.number), "failed", "", *others, f"{trial.seconds:.1f}", text)
-    drop = "" if trial.drop is None else f"{trial.drop:.4g}"
-    shared = "" if trial.same_as is None else f" (same model as trial {trial.same_as})"
-    return (str(trial.number), scored(trial), drop, *others, f"{trial.seconds:.1f}", f"{row.difference}{shared}")
+def _columns(objectives: Sequence[str]) -> tuple[str, ...]:
+    return ("trial", "score", "95 %", "drop", *objectives[1:], "seconds", "configuration")
 
 
 def scored(trial: Trial) -> str:
-    """Return a score with half of its confidence interval; an estimate starts with ``~``."""
-    if trial.score is None:
-        return "failed"
-    mark = "~" if trial.state == "pruned" else ""
-    half = "" if trial.interval is None else f" ±{(trial.interval[1] - trial.interval[0]) / 2:.2g}"
-    return f"{mark}{trial.score:.5g}{half}"
+    """Return a score with half of its confidence interval."""
+    return " ".join(filter(None, cells(trial_texts(trial), ("score", "95 %"))))
 
 
 def header(state: SearchState) -> tuple[str, ...]:
@@ -133,7 +115,8 @@ class LiveTable:
     def on_trial(self, state: SearchState, trial: Trial) -> None:
         """Add a trial to the table."""
         is_best = state.best is not None and state.best.number == trial.number
-        self._rows.append(TableRow(trial, difference_text(trial.assignment, self._best), is_best))
+        texts = trial_texts(trial, difference_text(trial.assignment, self._best))
+        self._rows.append(TableRow(texts, trial.state, is_best))
         self._footer = ""
         if is_best:
             self._best = trial.assignment
@@ -165,31 +148,24 @@ class LiveTable:
         from rich.table import Table
         from rich.text import Text
 
-        objectives = state.options.objectives
+        columns = _columns(state.options.objectives)
         table = Table(box=SIMPLE, pad_edge=False)
-        *numbers, last = headings(objectives)
-        for name in numbers:
+        for name in columns[:-1]:
             table.add_column(name, justify="right", no_wrap=True)
-        table.add_column(last, overflow="fold")
+        table.add_column(_DIFFERENCE, overflow="fold")
         for row in tuple(self._rows):
-            style = "red" if row.trial.state == "failed" else "bold" if row.is_best else None
-            table.add_row(*(Text(cell) for cell in cells(row, objectives)), style=style)
+            style = "red" if row.state == "failed" else "bold" if row.is_best else None
+            table.add_row(*(Text(cell) for cell in cells(row.texts, columns)), style=style)
         return Group(*(Text(line) for line in self._around(state)[0]), table, *map(Text, self._around(state)[1]))
 
     def _html(self, state: SearchState) -> str:
-        objectives = state.options.objectives
-        heads = "".join(f"<th>{escape(name)}</th>" for name in headings(objectives))
-        rows = "".join(_html_row(cells(row, objectives), bold=row.is_best) for row in self._rows)
+        columns = _columns(state.options.objectives)
+        rows = [(cells(row.texts, columns), row.is_best) for row in self._rows]
         above, below = self._around(state)
-        return f"{_paragraphs(above)}<table><tr>{heads}</tr>{rows}</table>{_paragraphs(below)}"
+        return f"{_paragraphs(above)}{html_table((*columns[:-1], _DIFFERENCE), rows)}{_paragraphs(below)}"
 
     def _around(self, state: SearchState) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return header(state), (self._footer,) if self._footer else ()
-
-
-def _html_row(texts: Sequence[str], *, bold: bool) -> str:
-    style = ' style="font-weight:bold"' if bold else ""
-    return f"<tr{style}>{''.join(f'<td>{escape(text)}</td>' for text in texts)}</tr>"
 
 
 def _paragraphs(lines: Sequence[str]) -> str:

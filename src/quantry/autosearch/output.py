@@ -11,14 +11,13 @@ from quantry.autosearch.live_table import scored, time_text
 from quantry.autosearch.output_directory import disk_errors
 from quantry.autosearch.state import SearchState
 from quantry.autosearch.trial import Trial, by_drop
+from quantry.autosearch.trial_row import aligned, cells, trial_texts
 from quantry.files import open_regular
 from quantry.recipe import brief
 
 LOGGER = "quantry.autosearch"
 """Name of the logger; records have the level INFO, which is not shown by default."""
 
-
-_STATE_MARKS = {"complete": "", "pruned": "~", "failed": "failed"}
 
 
 class SearchCallback(Protocol):
@@ -56,33 +55,10 @@ def score_text(score: float, interval: tuple[float, float] | None) -> str:
     return f"{score:.6g}" if interval is None else f"{score:.6g} [{interval[0]:.6g}, {interval[1]:.6g}]"
 
 
-def columns(objectives: Sequence[str]) -> tuple[str, ...]:
-    """Return the headings of a table of trials."""
-    return ("trial", "drop", "score", *objectives[1:], "accepted", "seconds", "computed", "reused")
-
-
-def row(trial: Trial, objectives: Sequence[str]) -> tuple[str, ...]:
-    """Return a trial as a row of the table; an estimated score starts with ``~``."""
-    mark = _STATE_MARKS[trial.state]
-    score = mark if trial.score is None else f"{mark}{score_text(trial.score, trial.interval)}"
-    shared = "" if trial.same_as is None else f" = trial {trial.same_as}"
-    return (
-        str(trial.number),
-        "" if trial.drop is None else f"{trial.drop:.6g}",
-        score,
-        *(f"{trial.objectives[name]:.4g}" if name in trial.objectives else "" for name in objectives[1:]),
-        "yes" if trial.accepted else "",
-        f"{trial.seconds:.2f}",
-        (" ".join(trial.computed) or "-") + shared,
-        " ".join(trial.reused) or "-",
-    )
-
-
-def trial_table(trials: Sequence[Trial], objectives: Sequence[str]) -> list[str]:
+def _trial_table(trials: Sequence[Trial], objectives: Sequence[str]) -> list[str]:
     """Return the trials as aligned lines of text, smallest drop first."""
-    rows = [columns(objectives), *(row(trial, objectives) for trial in by_drop(trials))]
-    widths = [max(len(line[index]) for line in rows) for index in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in rows]
+    columns = ("trial", "drop", "score", "95 %", *objectives[1:], "accepted", "seconds", "computed", "reused")
+    return aligned([columns, *(cells(trial_texts(trial), columns) for trial in by_drop(trials))])
 
 
 def shortfall(state: SearchState) -> tuple[str, ...]:
@@ -147,7 +123,7 @@ class LogFile:
     def on_end(self, state: SearchState, reason: str) -> None:
         """Write the table of all trials and the candidates."""
         self._write([f"search ends after {len(state.trials)} trials and {state.seconds:.1f} s: {reason}"])
-        table = trial_table(state.trials, state.options.objectives)
+        table = _trial_table(state.trials, state.options.objectives)
         best = [] if state.best is None else [f"best: trial {state.best.number}, {state.directory.best_model}"]
         lines = [*table, *_candidates_text(state), *shortfall(state), *best, *state.reasons]
         self._write(["trials, smallest drop first:", *lines])
@@ -207,7 +183,7 @@ class ProgressLog:
         best = ", best so far" if is_best else ""
         result = f"failed: {trial.error}"
         if trial.score is not None:
-            result = f"score {scored(trial)}, drop {trial.drop:.4g}{best}"
+            result = f"score {scored(trial)}, drop {trial.drop:.5g}{best}"
         self._log.info("trial %d: %s; %s; %s", trial.number, result, different, time_text(state))
 
     def on_message(self, state: SearchState, line: str) -> None:  # noqa: ARG002 - the line is enough

@@ -1,21 +1,21 @@
 """`SearchResult`: what a search found, and how to look at it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quantry.autosearch.differences import assignment_text
 from quantry.autosearch.evaluator import Direction, Score
 from quantry.autosearch.samplers import quiet_optuna, study_params
 from quantry.autosearch.space import Space
 from quantry.autosearch.stop import Stop
 from quantry.autosearch.trial import Trial, by_drop
+from quantry.autosearch.trial_row import cells, html_table, trial_texts, trial_values
 from quantry.errors import MissingExtraError
 from quantry.evaluate import bootstrap_interval
 from quantry.recipe import brief, to_plain
@@ -84,18 +84,16 @@ class SearchResult:
 
     def _repr_html_(self) -> str:
         """Return the best trials as a table, for notebooks."""
-        rows = "".join(_html_row(trial, self) for trial in by_drop(self.trials)[:_SHOWN_TRIALS])
-        heads = "".join(
-            f"<th>{name}</th>"
-            for name in ("trial", "score", "95 %", "drop", *self.objectives[1:], "seconds", "configuration")
-        )
+        columns = ("trial", "score", "95 %", "drop", *self.objectives[1:], "seconds", "configuration")
+        shown, best = by_drop(self.trials)[:_SHOWN_TRIALS], None if self.best is None else self.best.number
+        table = html_table(columns, [(cells(trial_texts(trial), columns), trial.number == best) for trial in shown])
         more = len(self.trials) - _SHOWN_TRIALS
         rest = f"<p>and {more} more: <code>found.trials_dataframe()</code></p>" if more > 0 else ""
         where = "" if self.best_model is None else f"<p>best model: <code>{escape(str(self.best_model))}</code></p>"
         notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
         return (
             f"<p>{len(self.trials)} trials in {self.seconds:.0f} s, float model {self.reference.value:.4g}; "
-            f"{escape(str(self.stopped_by))}</p><table><tr>{heads}</tr>{rows}</table>{rest}{where}<ul>{notes}</ul>"
+            f"{escape(str(self.stopped_by))}</p>{table}{rest}{where}<ul>{notes}</ul>"
         )
 
     def trials_dataframe(self) -> "pd.DataFrame":
@@ -110,7 +108,7 @@ class SearchResult:
             raise MissingExtraError(
                 "a table of trials needs pandas, which is not installed; pip install pandas"
             ) from error
-        rows = [_plain_row(trial) for trial in self.trials]
+        rows = [trial_values(trial) for trial in self.trials]
         return pd.DataFrame(rows).set_index("number") if rows else pd.DataFrame()
 
     @cached_property
@@ -232,49 +230,3 @@ def _best_samples(result: SearchResult) -> NDArray[np.float64] | None:
     if best is None:
         return None
     return result.per_sample.get(best.number if best.same_as is None else best.same_as)
-
-
-def _plain_row(trial: Trial) -> dict[str, Any]:
-    low, high = trial.interval or (None, None)
-    return {
-        "number": trial.number,
-        "state": trial.state,
-        "score": trial.score,
-        "low": low,
-        "high": high,
-        "drop": trial.drop,
-        "accepted": trial.accepted,
-        "seconds": trial.seconds,
-        "recipe": trial.recipe.name,
-        **{name: value for name, value in trial.objectives.items() if name != "accuracy"},
-        **{f"scores.{name}": value for name, value in trial.scores.items()},
-        **{f"params.{name}": value for name, value in _texts(trial).items()},
-        "samples": trial.samples,
-        "same_as": trial.same_as,
-        "model_path": trial.model_path,
-        "error": trial.error,
-    }
-
-
-def _texts(trial: Trial) -> dict[str, Any]:
-    """Return parameter values: numbers as they are, everything else as short text."""
-    return {
-        name: value if isinstance(value, bool | int | float) else assignment_text({name: value}, named=False)
-        for name, value in trial.assignment.items()
-    }
-
-
-def _html_row(trial: Trial, result: SearchResult) -> str:
-    score = trial.error or "" if trial.score is None else f"{trial.score:.6g}"
-    interval = "" if trial.interval is None else f"{trial.interval[0]:.6g} to {trial.interval[1]:.6g}"
-    cells: Sequence[str] = (
-        str(trial.number),
-        score,
-        interval,
-        "" if trial.drop is None else f"{trial.drop:.4g}",
-        *(f"{trial.objectives[name]:.4g}" if name in trial.objectives else "" for name in result.objectives[1:]),
-        f"{trial.seconds:.1f}",
-        assignment_text(trial.assignment),
-    )
-    weight = "font-weight:bold" if result.best is not None and trial.number == result.best.number else ""
-    return f'<tr style="{weight}">{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>'

@@ -7,8 +7,8 @@ from quantry.autosearch.output import SearchCallback
 from quantry.autosearch.samplers import quiet_optuna
 from quantry.autosearch.state import SearchState
 from quantry.autosearch.trial import Trial
+from quantry.autosearch.trial_row import trial_values
 from quantry.errors import MissingExtraError
-from quantry.recipe import brief
 
 TRACKERS = ("mlflow", "wandb")
 """Names that `SearchOptions.log_to` accepts."""
@@ -25,11 +25,13 @@ def trackers(names: tuple[str, ...]) -> list[SearchCallback]:
 
 
 def _parameters(trial: Trial) -> dict[str, str]:
-    return {name: brief(value) for name, value in trial.assignment.items()}
+    values = trial_values(trial)
+    return {name: str(values[f"params.{name}"]) for name in trial.assignment}
 
 
 def _numbers(trial: Trial) -> dict[str, float]:
-    numbers = {"score": trial.score, "drop": trial.drop, "seconds": trial.seconds, **trial.objectives}
+    values = {**trial.objectives, **trial_values(trial)}
+    numbers = {name: values[name] for name in ("score", "drop", "seconds", *trial.objectives)}
     return {name: float(value) for name, value in numbers.items() if value is not None and math.isfinite(value)}
 
 

@@ -1,7 +1,6 @@
 """The result of a search as a table in the terminal."""
 
 import math
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,11 +12,10 @@ from rich.table import Table
 from quantry.cli.frame import Output
 
 if TYPE_CHECKING:
-    from quantry.autosearch import SearchResult, Trial
+    from quantry.autosearch import SearchResult
 
 _MAX_ROWS = 20
 _WIDE = 140
-_LONGEST_ERROR = 160
 
 # Digits of scores: four decimals from 0.1 on, four to eight significant digits below, exponents below 1e-5.
 _DIGITS, _MAX_DIGITS = 4, 8
@@ -38,7 +36,7 @@ def show_search(output: Output, result: "SearchResult", metric: str, again: str 
     """
     console = output.console
     # Imported on use: a misspelled command should not wait for the search to be imported.
-    from quantry.autosearch import by_drop
+    from quantry.autosearch import by_drop, cells, trial_texts
 
     ranked = by_drop(result.trials)
     names = [name for name in result.trials[0].objectives if name != "accuracy"] if result.trials else []
@@ -48,14 +46,16 @@ def show_search(output: Output, result: "SearchResult", metric: str, again: str 
     written = score_format([trial.score for trial in shown if trial.score is not None])
     reference = format(result.reference.value, written)
     table = Table(title=f"{len(result.trials)} trials; float model: {metric} {reference}", box=SIMPLE)
-    for heading in ("trial", metric, "95 %", "drop", *names, "time"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for heading in ("configuration", "computed") if wide else ("configuration",):
-        table.add_column(heading, overflow="fold")
+    numbers = ("trial", "score", "95 %", "drop", *names, "seconds")
+    texts = ("configuration", "computed") if wide else ("configuration",)
+    for name in numbers:
+        table.add_column(metric if name == "score" else name, justify="right", no_wrap=True)
+    for name in texts:
+        table.add_column(name, overflow="fold")
     for trial in shown:
-        style = "bold" if result.best is not None and trial.number == result.best.number else None
-        row = _row(trial, names, written)
-        table.add_row(*(row if wide else row[:-1]), style=style)
+        row = cells(trial_texts(trial, number_text=lambda value: format(value, written)), (*numbers, *texts))
+        is_best = result.best is not None and trial.number == result.best.number
+        table.add_row(*map(escape, row), style="bold" if is_best else None)
     console.print(table)
     if len(ranked) > _MAX_ROWS:
         console.print(f"  and {len(ranked) - _MAX_ROWS} more, in search.json")
@@ -67,35 +67,6 @@ def show_search(output: Output, result: "SearchResult", metric: str, again: str 
     if output.quiet and result.best_model is not None:
         output.answer.print(str(result.best_model), highlight=False, markup=False)
     return page
-
-
-def _row(trial: "Trial", names: Sequence[str], written: str) -> tuple[str, ...]:
-    if trial.score is None or trial.drop is None:
-        failed = ("", "", *("" for _ in names))
-        return (str(trial.number), "failed", *failed, f"{trial.seconds:.1f} s", escape(_short(trial.error)), "")
-    from quantry.autosearch.differences import assignment_text
-    from quantry.evaluate import objective_text
-
-    half = "" if trial.interval is None else f"±{(trial.interval[1] - trial.interval[0]) / 2:{written}}"
-    mark = "~" if trial.state == "pruned" else ""
-    objectives = (objective_text(name, trial.objectives.get(name)) for name in names)
-    computed = " ".join(trial.computed) if trial.same_as is None else f"same as {trial.same_as}"
-    assignment = assignment_text(trial.assignment)
-    return (
-        str(trial.number),
-        f"{mark}{trial.score:{written}}",
-        half,
-        f"{trial.drop:{written}}",
-        *objectives,
-        f"{trial.seconds:.1f} s",
-        escape(assignment),
-        computed or "nothing",
-    )
-
-
-def _short(error: str | None) -> str:
-    """Return an error in a few lines of a table; search.json has all of it."""
-    return textwrap.shorten(error or "", _LONGEST_ERROR, placeholder=" ...")
 
 
 def _show_best(output: Output, result: "SearchResult", score: tuple[str, str], page: Path, again: str | None) -> None:

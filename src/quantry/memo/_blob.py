@@ -134,34 +134,34 @@ class Storable(Protocol):
         ...
 
 
-def _plain(value: Any, where: str) -> JSON:
+def _plain(value: Any, label: str) -> JSON:
     """Copy a JSON value, replacing instances of subclasses by the builtin types."""
     if type(value) in _LEAVES:
         return value
     # The text of a position is built only for items that may be rejected: large values have many leaves.
     if isinstance(value, Mapping):
         return {
-            _key(key, where): item if type(item) in _LEAVES else _plain(item, f"{where}[{key!r}]")
+            _key(key, label): item if type(item) in _LEAVES else _plain(item, f"{label}[{key!r}]")
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):
         return [
-            item if type(item) in _LEAVES else _plain(item, f"{where}[{index}]") for index, item in enumerate(value)
+            item if type(item) in _LEAVES else _plain(item, f"{label}[{index}]") for index, item in enumerate(value)
         ]
     for builtin, exact in _EXACT:
         if isinstance(value, builtin):
             return exact(value)
     raise InternalError(
         f"A blob's meta must be JSON (None, bool, int, float, str, list, mapping); "
-        f"got {type(value).__module__}.{type(value).__qualname__}; at {where}."
+        f"got {type(value).__module__}.{type(value).__qualname__}; at {label}."
     )
 
 
-def _key(key: object, where: str) -> str:
+def _key(key: object, label: str) -> str:
     if type(key) is str:
         return key
     if not isinstance(key, str):
-        raise InternalError(f"Keys in a blob's meta must be str; got {key!r} of {type(key).__qualname__}; at {where}.")
+        raise InternalError(f"Keys in a blob's meta must be str; got {key!r} of {type(key).__qualname__}; at {label}.")
     return str.__str__(key)
 
 

@@ -108,12 +108,12 @@ class DirectoryStore:
             StoreError: The directory cannot be read.
         """
         directory = self._blob_directory(result)
-        seen = _identity(directory)
+        identity = _identity(directory)
         try:
             with self._reading():
                 blob = read_blob(directory)
         except DamagedBlobError:
-            self._drop(directory, seen)
+            self._drop(directory, identity)
             return None
         _touch(directory)
         return blob
@@ -125,14 +125,14 @@ class DirectoryStore:
             StoreError: The directory cannot be written. No incomplete entry is left.
         """
         final = self._blob_directory(result)
-        seen = _identity(final)
+        identity = _identity(final)
         with self._writing():
             if (final / MANIFEST).exists():
                 _touch(final)
                 return
             if blob.payload_bytes > self.limit_bytes:
                 return
-            self._drop(final, seen)
+            self._drop(final, identity)
             with self._scratch() as scratch:
                 written = scratch / "blob"
                 written.mkdir()
@@ -221,18 +221,18 @@ class DirectoryStore:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
-    def _drop(self, directory: Path, seen: tuple[int, int] | None) -> None:
+    def _drop(self, directory: Path, identity: tuple[int, int] | None) -> None:
         """Remove a damaged blob atomically; a read-only store keeps it.
 
         Args:
             directory: The blob's directory.
-            seen: The identity of the directory before it was found to be damaged. An intact blob that another writer
-                put there since then has a different identity and stays.
+            identity: What `_identity` returned before the directory was found to be damaged. An intact blob that another
+                writer put there since then has a different one and stays.
         """
-        if seen is None:
+        if identity is None:
             return
         with suppress(OSError), self._scratch() as scratch, self._lock:
-            if _identity(directory) != seen:
+            if _identity(directory) != identity:
                 return
             dropped = directory.rename(scratch / "dropped")
             # Another process may have stored an intact blob in between. Threads of this process wait for the lock. The

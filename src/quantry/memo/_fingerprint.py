@@ -132,12 +132,12 @@ def fingerprint_array(array: NDArray[Any]) -> Digest:
     return _digest_array(array, "array")
 
 
-def _digest_array(value: Any, where: str) -> Digest:
+def _digest_array(value: Any, label: str) -> Digest:
     array = np.asarray(value)
     dtype = array.dtype
     if dtype.hasobject or dtype.names is not None:
         raise InternalError(
-            f"An array in a key must have elements of one fixed-size type; got dtype {dtype}; at {where}."
+            f"An array in a key must have elements of one fixed-size type; got dtype {dtype}; at {label}."
         )
     if dtype.byteorder == ">":
         array = array.astype(dtype.newbyteorder("<"))
@@ -146,23 +146,23 @@ def _digest_array(value: Any, where: str) -> Digest:
     return digest_bytes(_ARRAY_SCHEME, header, flat.data)
 
 
-def _digest_own(value: Any, where: str) -> Digest:
+def _digest_own(value: Any, label: str) -> Digest:
     digest = value.__fingerprint__()
     if not isinstance(digest, Digest):
         raise InternalError(
             f"{type(value).__qualname__}.__fingerprint__ must return a Digest; "
-            f"got {type(digest).__qualname__}; at {where}."
+            f"got {type(digest).__qualname__}; at {label}."
         )
     return digest
 
 
-def _digest_blob(value: Any, where: str) -> Digest:
+def _digest_blob(value: Any, label: str) -> Digest:
     blob = value.to_blob()
     if blob is None:
         raise InternalError(
-            f"A result without a blob must have __fingerprint__; {type(value).__qualname__} has neither; at {where}."
+            f"A result without a blob must have __fingerprint__; {type(value).__qualname__} has neither; at {label}."
         )
-    return _digest_own(blob, where)
+    return _digest_own(blob, label)
 
 
 # Cached, like `_encoder_of`: together they reduce the fingerprint of a plan with 1,000 tensors from 18 to 10 ms.
@@ -203,16 +203,16 @@ _LEAVES: dict[type, Callable[[Any], bytes]] = {
 }
 
 
-def _encode(value: object, where: str) -> bytes:
+def _encode(value: object, label: str) -> bytes:
     cls: Any = type(value)
     leaf = _LEAVES.get(cls)
     if leaf is not None:
         return leaf(value)
     digester = _digester_of(cls)
     if digester is not None:
-        return _atom(b"#", digester(value, where).encode())
+        return _atom(b"#", digester(value, label).encode())
     encoder = _encoder_of(cls)
-    return encoder(value, where)
+    return encoder(value, label)
 
 
 def _encode_enum(value: Enum, _where: str) -> bytes:
@@ -221,40 +221,40 @@ def _encode_enum(value: Enum, _where: str) -> bytes:
     return _many(b"E", (_text(type(value).__qualname__), _text(member)))
 
 
-def _encode_tuple(value: Sequence[object], where: str) -> bytes:
-    return _many(b"T", _items(value, where))
+def _encode_tuple(value: Sequence[object], label: str) -> bytes:
+    return _many(b"T", _items(value, label))
 
 
-def _encode_list(value: Sequence[object], where: str) -> bytes:
-    return _many(b"L", _items(value, where))
+def _encode_list(value: Sequence[object], label: str) -> bytes:
+    return _many(b"L", _items(value, label))
 
 
-def _items(value: Sequence[object], where: str) -> Iterable[bytes]:
+def _items(value: Sequence[object], label: str) -> Iterable[bytes]:
     # The text of a position is built only for items that may be rejected: large values have many leaves.
     for index, item in enumerate(value):
         leaf = _LEAVES.get(type(item))
-        yield _encode(item, f"{where}[{index}]") if leaf is None else leaf(item)
+        yield _encode(item, f"{label}[{index}]") if leaf is None else leaf(item)
 
 
-def _encode_mapping(value: Mapping[object, object], where: str) -> bytes:
+def _encode_mapping(value: Mapping[object, object], label: str) -> bytes:
     pairs = []
     for key, item in value.items():
-        name = _text(key) if type(key) is str else _encode(key, f"{where} key {key!r}")
+        name = _text(key) if type(key) is str else _encode(key, f"{label} key {key!r}")
         leaf = _LEAVES.get(type(item))
-        pairs.append((name, _encode(item, f"{where}[{key!r}]") if leaf is None else leaf(item)))
+        pairs.append((name, _encode(item, f"{label}[{key!r}]") if leaf is None else leaf(item)))
     return _many(b"M", (key + item for key, item in sorted(pairs)))
 
 
-def _encode_set(value: Set[object], where: str) -> bytes:
-    return _many(b"S", sorted(_encode(item, f"{where} item {item!r}") for item in value))
+def _encode_set(value: Set[object], label: str) -> bytes:
+    return _many(b"S", sorted(_encode(item, f"{label} item {item!r}") for item in value))
 
 
-def _encode_dataclass(value: Any, where: str) -> bytes:
+def _encode_dataclass(value: Any, label: str) -> bytes:
     cls = type(value)
     # Only the class's own tag: an inherited one would give a subclass and its base the same fingerprint.
     tag = vars(cls).get("fingerprint_tag", cls.__qualname__)
     names = sorted(field.name for field in dataclasses.fields(cls) if field.compare)
-    fields = (_text(name) + _encode(getattr(value, name), f"{where}.{name}") for name in names)
+    fields = (_text(name) + _encode(getattr(value, name), f"{label}.{name}") for name in names)
     return _many(b"O", (_text(tag), *fields))
 
 
@@ -262,10 +262,10 @@ def _without_position(encode: Callable[[Any], bytes]) -> _Encoder:
     return lambda value, _where: encode(value)
 
 
-def _refuse(value: object, where: str) -> bytes:
+def _refuse(value: object, label: str) -> bytes:
     raise InternalError(
         "A value in a key must have a defined content (plain values, tuples, mappings, frozen dataclasses, arrays, "
-        f"or an object with __fingerprint__); got {type(value).__module__}.{type(value).__qualname__}; at {where}."
+        f"or an object with __fingerprint__); got {type(value).__module__}.{type(value).__qualname__}; at {label}."
     )
 
 

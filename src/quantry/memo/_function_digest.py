@@ -34,26 +34,26 @@ def function_digest(function: Any) -> str:
     return digest.hexdigest()[:12]
 
 
-def _parts(function: Any, seen: set[int]) -> Iterator[str]:
+def _parts(function: Any, visited: set[int]) -> Iterator[str]:
     if isinstance(function, functools.partial):
         yield _plain((function.args, tuple(sorted(function.keywords.items()))))
-        yield from _parts(function.func, seen)
+        yield from _parts(function.func, visited)
         return
     if inspect.ismethod(function):
         function = function.__func__
     if isinstance(function, FunctionType):
-        if id(function) not in seen:
-            seen.add(id(function))
-            yield from _function(function, seen)
+        if id(function) not in visited:
+            visited.add(id(function))
+            yield from _function(function, visited)
         return
     for name in _METHODS:
         method = getattr(type(function), name, None)
         if isinstance(method, FunctionType):
             yield name
-            yield from _parts(method, seen)
+            yield from _parts(method, visited)
 
 
-def _function(function: FunctionType, seen: set[int]) -> Iterator[str]:
+def _function(function: FunctionType, visited: set[int]) -> Iterator[str]:
     yield from _code(function.__code__)
     yield _plain((function.__defaults__, tuple(sorted((function.__kwdefaults__ or {}).items()))))
     # A variable that the function assigns, such as a counter of calls, does not change what it does.
@@ -65,7 +65,7 @@ def _function(function: FunctionType, seen: set[int]) -> Iterator[str]:
             continue
         yield name
         if isinstance(value, FunctionType) and value.__module__ == function.__module__:
-            yield from _parts(value, seen)
+            yield from _parts(value, visited)
         else:
             yield _plain(value)
 
@@ -90,13 +90,13 @@ def _instructions(code: CodeType) -> Iterator[dis.Instruction]:
 def _outside(function: FunctionType) -> dict[str, Any]:
     """Return the values that a function reads from its module and from enclosing functions."""
     names = {step.argval for step in _instructions(function.__code__) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    found = {name: function.__globals__[name] for name in names if name in function.__globals__}
+    used_globals = {name: function.__globals__[name] for name in names if name in function.__globals__}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
-            found[name] = cell.cell_contents
+            used_globals[name] = cell.cell_contents
         except ValueError:  # the variable is not assigned yet
             continue
-    return found
+    return used_globals
 
 
 def _plain(value: Any) -> str:

@@ -61,14 +61,14 @@ def clear_store(path: str | Path) -> StoreUsage:
         StoreError: Something could not be deleted.
     """
     folder = Path(path)
-    before = store_usage(folder)
+    usage = store_usage(folder)
     try:
         for part in _PARTS:
             if (folder / part).exists():
                 shutil.rmtree(folder / part)
     except OSError as error:
         raise StoreError(f"the store's directory must be writable, got {error}; at {folder}") from error
-    return before
+    return usage
 
 
 def verify_store(path: str | Path) -> tuple[Path, ...]:

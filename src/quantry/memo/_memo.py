@@ -188,17 +188,17 @@ class Memo:
         started = time.perf_counter()
         bound = stage.bind(args, kwargs)
         call = _Call(stage, bound, stage.key(bound.arguments))
-        known = self._find(call)
-        if known is None and not stage.stored:
+        stored = self._find(call)
+        if stored is None and not stage.stored:
             return self._defer(call)
-        if known is None:
+        if stored is None:
             asked = call
             call, values = asked.resolved()
-            known = self._find(call) if call.key != asked.key else None
-            if known is None:
+            stored = self._find(call) if call.key != asked.key else None
+            if stored is None:
                 return self._compute(call, values)
-        self.trace.add(TraceEntry(stage.name, call.key, "reused", time.perf_counter() - started, known.digest))
-        return known
+        self.trace.add(TraceEntry(stage.name, call.key, "reused", time.perf_counter() - started, stored.digest))
+        return stored
 
     def _find(self, call: _Call[T]) -> Handle[T] | None:
         if self.store is None:
@@ -268,9 +268,9 @@ class Memo:
         """Compute a known result again because its blob is gone."""
         current, values = call.resolved()
         if self._forget_if_moved(call, current):
-            known = self._find(current)
-            if known is not None:
-                return _Result(known.value, known.digest)
+            stored = self._find(current)
+            if stored is not None:
+                return _Result(stored.value, stored.digest)
         result = self._execute(current, values)
         if current.key == call.key and result.digest == expected:
             return result
@@ -324,16 +324,16 @@ class Memo:
         if not self.verify_inputs:
             yield
             return
-        before = _contents(values)
+        contents = _contents(values)
         for name, digest in _contents(call.bound.arguments).items():
-            if digest != before[name] and not _has_deferred(call.bound.arguments[name]):
+            if digest != contents[name] and not _has_deferred(call.bound.arguments[name]):
                 raise InternalError(
                     f"A value read from the store must be equal to the stored one; argument {name!r} is not; "
                     f"at stage {call.stage.name!r}. Compare to_blob and from_blob of its class."
                 )
         yield
         for name, digest in _contents(values).items():
-            if digest != before[name]:
+            if digest != contents[name]:
                 raise InternalError(
                     f"A stage must not change its arguments; it changed {name!r}; at stage {call.stage.name!r}."
                 )

@@ -156,8 +156,8 @@ def checkpoint(name: str, cls: type[T], compute: Callable[[], T]) -> T:
         return compute()
     store, stage_key = scope
     key = fingerprint(("part", stage_key, name))
-    known = store.lookup(key)
-    blob = store.get(known) if known is not None else None
+    stored = store.lookup(key)
+    blob = store.get(stored) if stored is not None else None
     if blob is not None:
         return cls.from_blob(replace(blob, notes=store.notes(key)))
     value = compute()

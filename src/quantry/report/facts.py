@@ -151,8 +151,8 @@ def _quality(result: QuantizationResult, diagnosis: Diagnosis) -> Quality:
     """Return how close the outputs are, on held-out samples where there are some."""
     if isinstance(result, AutoResult):
         return held_out_quality(result.auto)
-    found = diagnosis.closeness
-    return quality(found.mean_decibels, found.mean_agreement, counted(len(found.decibels), "sample"))
+    similarity = diagnosis.closeness
+    return quality(similarity.mean_decibels, similarity.mean_agreement, counted(len(similarity.decibels), "sample"))
 
 
 def placement_facts(result: QuantizationResult) -> tuple[Plain, ...]:
@@ -163,28 +163,28 @@ def placement_facts(result: QuantizationResult) -> tuple[Plain, ...]:
     Args:
         result: The result of `quantry.quantize`.
     """
-    wanted = find_target(result.recipe.target) if result.recipe.target else None
-    names = ["ort-cpu"] if wanted is None or not wanted.backend else [wanted.name, "ort-cpu"]
+    target = find_target(result.recipe.target) if result.recipe.target else None
+    names = ["ort-cpu"] if target is None or not target.backend else [target.name, "ort-cpu"]
     feeds = next(iter(result.evaluation_data))
-    for shown in names:
+    for name in names:
         # A backend may be missing on this machine, or refuse a node.
         with contextlib.suppress(QuantryError):
-            placed = place(result.to_bytes(), wanted if wanted and shown == wanted.name else shown, feeds)
-            return tuple({"target": shown, **row} for row in placed.rows)
+            placed = place(result.to_bytes(), target if target and name == target.name else name, feeds)
+            return tuple({"target": name, **row} for row in placed.rows)
     return ()
 
 
 def _cause(tensor: str, node: str, diagnosis: Diagnosis) -> int:
     """Return the number of the finding that names a tensor or its node, from 1; 0 if there is none."""
-    own = {entry.name for entry in diagnosis.tensors if node and entry.node == node} | {tensor}
+    names = {entry.name for entry in diagnosis.tensors if node and entry.node == node} | {tensor}
     findings = enumerate(diagnosis.findings, start=1)
-    return next((number for number, finding in findings if own & set(finding.tensors)), 0)
+    return next((number for number, finding in findings if names & set(finding.tensors)), 0)
 
 
 def _strip(result: QuantizationResult, diagnosis: Diagnosis) -> tuple[Plain, ...]:
     """Return the errors of each node whose output both models have, in graph order."""
-    alone = {(one.kind, one.name): one.sqnr for one in diagnosis.tensors}
-    weights = {one.node: one for one in diagnosis.tensors if one.kind == "weight"}
+    alone = {(error.kind, error.name): error.sqnr for error in diagnosis.tensors}
+    weights = {error.node: error for error in diagnosis.tensors if error.kind == "weight"}
     layers = []
     for node in result.stages.equalized.value.model.graph:
         tensor = next((value.name for value in node.outputs if value.name in diagnosis.gathered), None)
@@ -213,7 +213,7 @@ def _histograms(result: QuantizationResult, diagnosis: Diagnosis, statistics: St
     """Return the values of the tensors that lose most on their own, worst first."""
     initializers = result.stages.equalized.value.model.graph.initializers
     entries = []
-    for tensor in sorted(diagnosis.tensors, key=lambda one: one.sqnr)[:_HISTOGRAMS]:
+    for tensor in sorted(diagnosis.tensors, key=lambda error: error.sqnr)[:_HISTOGRAMS]:
         low, high = min(tensor.seen[0], tensor.range[0]), max(tensor.seen[1], tensor.range[1])
         if not low < high or not math.isfinite(high - low):
             continue

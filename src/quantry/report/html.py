@@ -35,8 +35,8 @@ def document(kind: str, heading: str, below: str, sections: Iterable[tuple[str, 
         sections: Titles with their HTML; a section with an empty title has no heading.
         facts: What the script reads.
     """
-    parts = [(title, body) for title, body in sections if body]
-    links = "".join(f"<a href=#{anchor(title)}>{escape(title)}</a>" for title, _ in parts if title)
+    filled = [(title, body) for title, body in sections if body]
+    links = "".join(f"<a href=#{anchor(title)}>{escape(title)}</a>" for title, _ in filled if title)
     scripts = "".join(f"<script>{asset(name)}</script>" for name in ("charts.min.js", "page.js", f"{kind}.js"))
     # A script element ends at its end tag, wherever that is.
     data = json.dumps(facts, separators=(",", ":")).replace("<", "\\u003c")
@@ -46,7 +46,7 @@ def document(kind: str, heading: str, below: str, sections: Iterable[tuple[str, 
         f"<title>quantry: {escape(heading)}</title><style>{asset('page.css')}</style><body data-page={kind}>"
         f'<a class=skip href="#content">To the content</a><header><h1>{escape(heading)}</h1><p id=below>{below}</p>'
         f'</header><nav class=parts aria-label="Sections">{links}</nav><main id=content>'
-        f"{''.join(section(*part) for part in parts)}</main>"
+        f"{''.join(section(*section_parts) for section_parts in filled)}</main>"
         f"<script type=application/json id=facts>{data}</script>{scripts}</body></html>\n"
     )
 
@@ -152,10 +152,10 @@ def _cell(cell: str, kind: str) -> str:
 
 def _kind(cells: Sequence[str]) -> str:
     """Return the class of a column: numbers stand under each other, long texts get room."""
-    given = [cell for cell in cells if cell]
-    if given and all(_NUMBER.fullmatch(cell) for cell in given):
+    texts = [cell for cell in cells if cell]
+    if texts and all(_NUMBER.fullmatch(cell) for cell in texts):
         return "number"
-    return "text" if any(len(cell) > _LONG for cell in given) else ""
+    return "text" if any(len(cell) > _LONG for cell in texts) else ""
 
 
 def filter_box(identity: str, label: str) -> str:

@@ -140,12 +140,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Send the page or the events."""
-        parts = urlsplit(self.path)
-        if not self._is_allowed(parse_qs(parts.query).get("token", [""])[0], required=not self._live.is_local):
+        url = urlsplit(self.path)
+        if not self._is_allowed(parse_qs(url.query).get("token", [""])[0], required=not self._live.is_local):
             return
-        if parts.path in ("/", "/page"):
+        if url.path in ("/", "/page"):
             self._send(HTTPStatus.OK, self._live.page(), "text/html; charset=utf-8")
-        elif parts.path == "/events":
+        elif url.path == "/events":
             self._send_events()
         else:
             self._send(HTTPStatus.NOT_FOUND, "nothing is served here")
@@ -197,16 +197,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Connection", "close")
         self.end_headers()
         self.close_connection = True
-        seen, told, spoke = self._live.version(), None, time.monotonic()
+        last_version, last_state, spoke = self._live.version(), None, time.monotonic()
         with suppress(OSError):  # the browser has gone
             while not self._live.closed.is_set():
                 version, state = self._live.version(), self._live.state()
-                if version != seen:
-                    seen = version
+                if version != last_version:
+                    last_version = version
                     self._event("changed", {})
                     spoke = time.monotonic()
-                if state != told:
-                    told = state
+                if state != last_state:
+                    last_state = state
                     self._event("state", state)
                     spoke = time.monotonic()
                 if time.monotonic() - spoke > _HEARTBEAT_SECONDS:

@@ -49,8 +49,8 @@ def _for_script(facts: ReportFacts) -> Plain:
         "strip": [{name: _finite(value) for name, value in layer.items()} for layer in facts.strip],
         "falls": [fall["tensor"] for fall in facts.falls],
         "histograms": {
-            one["name"]: {name: _finite(value) for name, value in one.items() if name != "name"}
-            for one in facts.histograms
+            histogram["name"]: {name: _finite(value) for name, value in histogram.items() if name != "name"}
+            for histogram in facts.histograms
         },
     }
 
@@ -62,9 +62,9 @@ def _finite(value: object) -> object:
 def _summary(facts: ReportFacts) -> str:
     """Return whether the model is good, where its file is, and what to do next."""
     before, after = facts.sizes
-    where = f", for {escape(facts.target)}" if facts.target else ""
+    purpose = f", for {escape(facts.target)}" if facts.target else ""
     file = f"<code>{escape(facts.file)}</code>, " if facts.file else ""
-    model = f"{file}{bytes_text(after)}, {size_text(before, after)} than the float model{where}"
+    model = f"{file}{bytes_text(after)}, {size_text(before, after)} than the float model{purpose}"
     rows = [("Model", model), ("Next", _next(facts))]
     return summary(facts.quality.level, facts.quality.words, facts.quality.evidence, rows)
 
@@ -110,8 +110,8 @@ def _cards(facts: ReportFacts) -> str:
 def _score_card(score: Plain) -> tuple[str, str]:
     better = "higher is better" if score["higher_is_better"] else "lower is better"
     value, interval = score_texts(score["value"], score["interval"])
-    known = f"95 % interval {interval}" if interval else "one sample"
-    return f"{value} {UNITS.get(score['name'], '')}".strip(), f"{score['name']}, {better}; {known}"
+    evidence = f"95 % interval {interval}" if interval else "one sample"
+    return f"{value} {UNITS.get(score['name'], '')}".strip(), f"{score['name']}, {better}; {evidence}"
 
 
 def _auto(auto: OutcomeFacts) -> str:
@@ -140,7 +140,7 @@ def _auto(auto: OutcomeFacts) -> str:
     return hint + table(headings, rows) + further + ("" if nothing else bullets(needs))
 
 
-def _findings(findings: Sequence[Plain], rest: str) -> str:
+def _findings(findings: Sequence[Plain], otherwise: str) -> str:
     if not findings:
         return "<p>No known cause of accuracy loss was found.</p>"
     listed = "".join(
@@ -148,18 +148,18 @@ def _findings(findings: Sequence[Plain], rest: str) -> str:
         f"</summary><dl>{_described(finding)}</dl></details>"
         for number, finding in enumerate(findings, 1)
     )
-    return listed + (f"<p>{escape(sentence(rest))}.</p>" if rest else "")
+    return listed + (f"<p>{escape(sentence(otherwise))}.</p>" if otherwise else "")
 
 
 def _described(finding: Plain) -> str:
     """Return what is known about a cause: what it costs, what helps, and where."""
-    told = (
+    legend = (
         ("It costs:", escape(finding.get("cost") or "")),
         ("What helps:", escape(finding["fix"])),
         ("Measured:", escape(finding.get("gain") or "")),
         ("Where:", _names(finding["tensors"])),
     )
-    return "".join(f"<dt>{label}</dt><dd>{text}</dd>" for label, text in told if text)
+    return "".join(f"<dt>{label}</dt><dd>{text}</dd>" for label, text in legend if text)
 
 
 def _names(names: Sequence[str]) -> str:
@@ -168,8 +168,8 @@ def _names(names: Sequence[str]) -> str:
         return ", ".join(f"<code>{escape(name).replace('/', '/<wbr>')}</code>" for name in some)
 
     more = names[_SHOWN_NAMES:]
-    rest = f"<details><summary>and {len(more)} more</summary>{listed(more[:_MOST_NAMES])}</details>" if more else ""
-    return listed(names[:_SHOWN_NAMES]) + rest
+    hidden = f"<details><summary>and {len(more)} more</summary>{listed(more[:_MOST_NAMES])}</details>" if more else ""
+    return listed(names[:_SHOWN_NAMES]) + hidden
 
 
 def _where(facts: ReportFacts) -> str:
@@ -197,19 +197,19 @@ def _falls(falls: Sequence[Plain]) -> str:
     def link(number: int) -> str:
         return f'<a href=#cause-{number} aria-label="cause {number}">{number}</a>' if number else ""
 
-    shown = falls[:10]
-    known = any(fall["cause"] for fall in shown)
+    worst = falls[:10]
+    explained = any(fall["cause"] for fall in worst)
     rows = (
         (
             f"{escape(fall['operator'])} <code>{escape(fall['node'])}</code>",
             "exact" if fall["before"] == math.inf else f"{fall['before']:.1f}",
             f"{fall['after']:.1f}",
             f"{fall['lost']:.1f}",
-            *((link(fall["cause"]),) if known else ()),
+            *((link(fall["cause"]),) if explained else ()),
         )
-        for fall in shown
+        for fall in worst
     )
-    return table(("node", "dB before", "dB after", "lost", *(("cause",) if known else ())), rows)
+    return table(("node", "dB before", "dB after", "lost", *(("cause",) if explained else ())), rows)
 
 
 def _trace(trace: Sequence[tuple[str, str, str]]) -> str:
@@ -220,7 +220,7 @@ def _trace(trace: Sequence[tuple[str, str, str]]) -> str:
         sums[0] += outcome != "reused"
         sums[1] += outcome == "reused"
         sums[2] += float(seconds or 0)
-    ordered = sorted(stages.items(), key=lambda one: -one[1][2])
+    ordered = sorted(stages.items(), key=lambda stage: -stage[1][2])
     rows = [
         (escape(stage), f"{runs:.0f}", f"{reused:.0f}" if reused else "", f"{seconds:.2f}")
         for stage, (runs, reused, seconds) in ordered
@@ -231,13 +231,13 @@ def _trace(trace: Sequence[tuple[str, str, str]]) -> str:
 def _histograms(histograms: Sequence[Plain]) -> str:
     if not histograms:
         return "<p>None: no tensor has an integer range.</p>"
-    options = "".join(f"<option>{escape(one['name'])}</option>" for one in histograms)
-    told = hint(
+    options = "".join(f"<option>{escape(histogram['name'])}</option>" for histogram in histograms)
+    legend = hint(
         "How often each value occurs (logarithmic); dashed lines are the ends of the range that the integers "
         "represent. Worst tensors first."
     )
     return (
-        f"{told}<div class=controls><label>Tensor <select id=tensor>{options}</select></label></div>"
+        f"{legend}<div class=controls><label>Tensor <select id=tensor>{options}</select></label></div>"
         f"<p id=tensor-facts role=status></p>{chart('histogram', 'histogram of the chosen tensor')}"
     )
 
@@ -254,11 +254,11 @@ def _pictures(pictures: Sequence[Plain]) -> str:
         f"<span class=of-quantized>quantized: {escape(picture['quantized'])}</span></figcaption></figure>"
         for picture in pictures
     )
-    told = hint(
+    legend = hint(
         "The evaluation images on which the float and the quantized model disagree most. Green is the float model, red "
         "and dashed the quantized one."
     )
-    return f"{told}<div class=pictures>{figures}</div>"
+    return f"{legend}<div class=pictures>{figures}</div>"
 
 
 def _boxes(boxes: Sequence[Plain], colour: str) -> str:
@@ -288,14 +288,14 @@ def _tensors(tensors: Sequence[Plain]) -> str:
         )
         for tensor in tensors[:_SHOWN_TENSORS]
     )
-    left = len(tensors) - _SHOWN_TENSORS
-    rest = f"<p>The {left} best are not shown.</p>" if left > 0 else ""
+    hidden = len(tensors) - _SHOWN_TENSORS
+    footnote = f"<p>The {hidden} best are not shown.</p>" if hidden > 0 else ""
     headings = ("tensor", "kind", "operator", "type", "scale", "range", "seen", "clipping", "peak / rms", "dB")
-    told = hint(
+    legend = hint(
         "Each tensor alone, worst first. <i>Clipping</i> is the share of its noise from values outside the range; the "
         "rest is rounding. Headings sort, by mouse or with Tab and Enter."
     )
-    return told + filter_box("main", "Show only rows with") + table(headings, rows, identity="main") + rest
+    return legend + filter_box("main", "Show only rows with") + table(headings, rows, identity="main") + footnote
 
 
 def _span(low: float, high: float) -> str:
@@ -307,11 +307,11 @@ def _placement(placement: Sequence[Plain]) -> str:
         return ""
     headings = tuple(heading for heading in placement[0] if heading != "target")
     rows = (tuple(escape(str(row[heading])) for heading in headings) for row in placement)
-    told = hint(
+    legend = hint(
         f"What computes each node on {escape(placement[0]['target'])}, and why not with integers. For another target: "
         "<code>quantry placement MODEL --target NAME</code>."
     )
-    return told + filter_box("placement", "Show only rows with") + table(headings, rows, identity="placement")
+    return legend + filter_box("placement", "Show only rows with") + table(headings, rows, identity="placement")
 
 
 def _declined(declined: Sequence[tuple[str, tuple[str, ...]]]) -> str:

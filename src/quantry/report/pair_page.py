@@ -12,32 +12,32 @@ from quantry.targets.compare import ModelComparison
 
 
 def render_pair_page(
-    title: str, found: PairDiagnosis, target: str | None = None, latency: Latency | None = None
+    title: str, diagnosis: PairDiagnosis, target: str | None = None, latency: Latency | None = None
 ) -> str:
     """Return the page of two models.
 
     Args:
         title: The heading, usually both file names.
-        found: How they differ.
+        diagnosis: How they differ.
         target: The target that the second model ran on; None if it was simulated.
         latency: Times of both; None if they were not measured.
     """
     sections = (
-        ("", _summary(found, latency, target) + _cards(found, latency)),
-        ("How close the outputs are", _scores(found.outputs)),
-        ("Where accuracy is lost", _where(found)),
-        (f"Where {target} departs from the simulation", _departures(found, target)),
-        ("Every tensor that both have", _tensors(found)),
+        ("", _summary(diagnosis, latency, target) + _cards(diagnosis, latency)),
+        ("How close the outputs are", _scores(diagnosis.outputs)),
+        ("Where accuracy is lost", _where(diagnosis)),
+        (f"Where {target} departs from the simulation", _departures(diagnosis, target)),
+        ("Every tensor that both have", _tensors(diagnosis)),
     )
-    below = f"outputs compared on {counted(found.outputs.samples, 'sample')}, tensors on {found.samples}" + (
+    below = f"outputs compared on {counted(diagnosis.outputs.samples, 'sample')}, tensors on {diagnosis.samples}" + (
         "" if target is None else f"; the second model runs on {escape(target)}"
     )
     strip = [
         {"node": name, "operator": "", "tensor": name, "weight_name": "", "gathered": _short(value)}
         | {"activation": None, "weight": None}
-        for name, value in found.gathered.items()
+        for name, value in diagnosis.gathered.items()
     ]
-    facts: Plain = {"strip": strip, "falls": [fall.tensor for fall in found.falls], "histograms": {}}
+    facts: Plain = {"strip": strip, "falls": [fall.tensor for fall in diagnosis.falls], "histograms": {}}
     return document("model", title, below, sections, facts)
 
 
@@ -45,11 +45,11 @@ def _short(decibel: float) -> float | str:
     return round(decibel, 2) if math.isfinite(decibel) else str(decibel)
 
 
-def _summary(found: PairDiagnosis, latency: Latency | None, target: str | None) -> str:
+def _summary(diagnosis: PairDiagnosis, latency: Latency | None, target: str | None) -> str:
     """Return how close both models are, what the second one costs, and what to do next."""
-    measured = found.outputs.metrics["sqnr"].value
-    answer = quality(measured, where=counted(found.outputs.samples, "sample"), reference="the first model")
-    ours, theirs = found.outputs.sizes
+    decibels = diagnosis.outputs.metrics["sqnr"].value
+    answer = quality(decibels, where=counted(diagnosis.outputs.samples, "sample"), reference="the first model")
+    ours, theirs = diagnosis.outputs.sizes
     speed = "" if latency is None else f"{speed_text(latency.float_ms, latency.quantized_ms)} on {target or 'ort-cpu'}"
     cost = f"{bytes_text(theirs)}, {size_text(ours, theirs)}" + (f", {speed}" if speed else "")
     labels = "<code>quantry evaluate SECOND --data images/ --labels labels.csv</code>"
@@ -58,18 +58,18 @@ def _summary(found: PairDiagnosis, latency: Latency | None, target: str | None) 
     return summary(answer.level, answer.words, answer.evidence, [("Second model", cost), ("Next", then)])
 
 
-def _cards(found: PairDiagnosis, latency: Latency | None) -> str:
-    ours, theirs = found.outputs.sizes
+def _cards(diagnosis: PairDiagnosis, latency: Latency | None) -> str:
+    ours, theirs = diagnosis.outputs.sizes
     boxes = [
         (f"{score_texts(score.value, score.interval)[0]} {UNITS.get(name, '')}".strip(), f"{name} of all outputs")
-        for name, score in found.outputs.metrics.items()
+        for name, score in diagnosis.outputs.metrics.items()
     ]
     boxes.append((size_text(ours, theirs), f"{bytes_text(ours)} and {bytes_text(theirs)}"))
     if latency is not None:
         speed = speed_text(latency.float_ms, latency.quantized_ms)
         boxes.append((speed, f"{latency.float_ms:.2f} and {latency.quantized_ms:.2f} ms"))
-    if found.on_target is not None:
-        boxes.append((f"{found.on_target.metrics['sqnr'].value:.1f} dB", "of the simulated outputs on the target"))
+    if diagnosis.on_target is not None:
+        boxes.append((f"{diagnosis.on_target.metrics['sqnr'].value:.1f} dB", "of the simulated outputs on the target"))
     return cards(boxes)
 
 
@@ -82,19 +82,19 @@ def _scores(compared: ModelComparison) -> str:
     return table(("output", "metric", "value", "95 % interval"), rows)
 
 
-def _where(found: PairDiagnosis) -> str:
-    if not found.gathered:
+def _where(diagnosis: PairDiagnosis) -> str:
+    if not diagnosis.gathered:
         return "<p>The two models have no tensor in common that could be compared.</p>"
-    told = "<h3>Error that has accumulated, from input to output</h3>" + hint(
+    legend = "<h3>Error that has accumulated, from input to output</h3>" + hint(
         "Signal-to-noise ratio of the second model along the first, in dB: at 40 dB the error is 1 % of the signal, at "
         "20 dB 10 %. Dots mark the largest losses. Factors by which a tool equalized channels are not counted."
     )
     drawn = chart("line", "accumulated signal-to-noise ratio along the graph", "low")
-    return told + drawn + "<h3>Worst nodes</h3>" + _falls(found.falls)
+    return legend + drawn + "<h3>Worst nodes</h3>" + _falls(diagnosis.falls)
 
 
-def _departures(found: PairDiagnosis, target: str | None) -> str:
-    return "" if target is None or found.departures is None else _falls(found.departures)
+def _departures(diagnosis: PairDiagnosis, target: str | None) -> str:
+    return "" if target is None or diagnosis.departures is None else _falls(diagnosis.departures)
 
 
 def _falls(falls: tuple[Fall, ...]) -> str:
@@ -110,7 +110,7 @@ def _falls(falls: tuple[Fall, ...]) -> str:
     return table(("node", "dB before", "dB after", "lost"), rows) if falls else "<p>Nowhere.</p>"
 
 
-def _tensors(found: PairDiagnosis) -> str:
-    rows = ((f"<code>{escape(name)}</code>", quality_bar(value)) for name, value in found.gathered.items())
-    told = hint("In the order of the graph. Headings sort, by mouse or with Tab and Enter.")
-    return told + filter_box("main", "Show only rows with") + table(("tensor", "dB"), rows, identity="main")
+def _tensors(diagnosis: PairDiagnosis) -> str:
+    rows = ((f"<code>{escape(name)}</code>", quality_bar(value)) for name, value in diagnosis.gathered.items())
+    legend = hint("In the order of the graph. Headings sort, by mouse or with Tab and Enter.")
+    return legend + filter_box("main", "Show only rows with") + table(("tensor", "dB"), rows, identity="main")

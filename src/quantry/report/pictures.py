@@ -43,12 +43,12 @@ def changed_images(result: QuantizationResult, decoder: Decoder | str | None = N
     if len(data.inputs) != 1 or len(shape) != 4 or not {1, 3} & {shape[1], shape[3]}:
         return ()
     decode = find_decoder(decoder) if isinstance(decoder, str) else decoder
-    before = simulation_session(result.stages.prepared.value.model, interleaved=True)
-    after = simulation_session(result.model, interleaved=True)
-    found = []
+    float_session = simulation_session(result.stages.prepared.value.model, interleaved=True)
+    quantized_session = simulation_session(result.model, interleaved=True)
+    images = []
     for index, sample in enumerate(data):
         image = next(iter(sample.values()))
-        ours, theirs = run_session(before, sample), run_session(after, sample)
+        ours, theirs = run_session(float_session, sample), run_session(quantized_session, sample)
         try:
             compared = _classes(ours, theirs) if decode is None else _boxes(ours, theirs, decode, _sides(image))
         except QuantryError as error:  # the model is good, only its outputs are not what the decoder expects
@@ -56,8 +56,8 @@ def changed_images(result: QuantizationResult, decoder: Decoder | str | None = N
             return ()
         if compared is None:
             return ()
-        found.append((compared[0], index, image, compared[1]))
-    worst = sorted((one for one in found if one[0] > _SLIGHT), key=lambda one: -one[0])[:_SHOWN]
+        images.append((compared[0], index, image, compared[1]))
+    worst = sorted((entry for entry in images if entry[0] > _SLIGHT), key=lambda entry: -entry[0])[:_SHOWN]
     return tuple({**_picture(image, data.source, index), **facts} for _, index, image, facts in worst)
 
 
@@ -71,12 +71,12 @@ def _classes(ours: Mapping[str, NDArray[Any]], theirs: Mapping[str, NDArray[Any]
     name = next(iter(ours))
     if name not in theirs or ours[name].ndim < 2 or ours[name].size != ours[name].shape[1] or ours[name].size < 2:
         return None
-    one, other = _chances(ours[name]), _chances(theirs[name])
-    difference = float(np.abs(one - other).sum() / 2)
-    changed = one.argmax() != other.argmax()
-    return difference + changed, {
-        "float": _class_text(one),
-        "quantized": _class_text(other),
+    float_chances, quantized_chances = _chances(ours[name]), _chances(theirs[name])
+    difference = float(np.abs(float_chances - quantized_chances).sum() / 2)
+    decides_otherwise = float_chances.argmax() != quantized_chances.argmax()
+    return difference + decides_otherwise, {
+        "float": _class_text(float_chances),
+        "quantized": _class_text(quantized_chances),
         "float_boxes": [],
         "quantized_boxes": [],
     }
@@ -100,27 +100,29 @@ def _boxes(
     ours: dict[str, NDArray[Any]], theirs: dict[str, NDArray[Any]], decode: Decoder, sides: tuple[int, int]
 ) -> tuple[float, Plain]:
     """Compare detections: boxes that only one model has count 1, the others by how little they overlap."""
-    one, other = (_sure(decode(outputs, sides)[0]) for outputs in (ours, theirs))
-    shared = overlaps(one.boxes, other.boxes) * (one.labels[:, None] == other.labels[None, :])
+    float_objects, quantized_objects = (_sure(decode(outputs, sides)[0]) for outputs in (ours, theirs))
+    shared = overlaps(float_objects.boxes, quantized_objects.boxes) * (
+        float_objects.labels[:, None] == quantized_objects.labels[None, :]
+    )
     difference = sum(
         1.0 - (best if best > _SAME_BOX else 0.0)
         for axis in (0, 1)
         for best in (shared.max(axis=axis) if shared.size else np.zeros(shared.shape[1 - axis]))
     )
     return float(difference), {
-        "float": f"{len(one.boxes)} objects",
-        "quantized": f"{len(other.boxes)} objects",
-        "float_boxes": _drawn(one, sides),
-        "quantized_boxes": _drawn(other, sides),
+        "float": f"{len(float_objects.boxes)} objects",
+        "quantized": f"{len(quantized_objects.boxes)} objects",
+        "float_boxes": _drawn(float_objects, sides),
+        "quantized_boxes": _drawn(quantized_objects, sides),
     }
 
 
-def _sure(found: Detections) -> Detections:
-    keep = found.scores > _SURE
-    return Detections(found.boxes[keep], found.scores[keep], found.labels[keep])
+def _sure(objects: Detections) -> Detections:
+    keep = objects.scores > _SURE
+    return Detections(objects.boxes[keep], objects.scores[keep], objects.labels[keep])
 
 
-def _drawn(found: Detections, sides: tuple[int, int]) -> list[Plain]:
+def _drawn(objects: Detections, sides: tuple[int, int]) -> list[Plain]:
     factor = _factor(sides)
     return [
         {
@@ -130,7 +132,7 @@ def _drawn(found: Detections, sides: tuple[int, int]) -> list[Plain]:
             "height": round(factor * max(box[3] - box[1], 0.0), 1),
             "label": f"{label} {100 * score:.0f} %",
         }
-        for box, score, label in zip(found.boxes.tolist(), found.scores, found.labels, strict=True)
+        for box, score, label in zip(objects.boxes.tolist(), objects.scores, objects.labels, strict=True)
     ]
 
 

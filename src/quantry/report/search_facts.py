@@ -37,9 +37,9 @@ class SearchFacts:
         pareto: Numbers of the trials on the Pareto front.
         evaluation_share: Samples evaluated, divided by those of evaluating every trial in full; None if unknown.
         notes: Messages for the user.
-        trials: One entry per trial: the fields of search.json, with short texts for the assignment and for
-            all of it (``configuration``), ``at`` for the
-            seconds since the start, and ``recipe`` for the fields that differ from the first trial's recipe.
+        trials: One entry per trial: the fields of search.json, with a drop of 0 where only the order of summation
+            differs, short texts for the assignment and for all of it (``configuration``), ``at`` for the seconds since
+            the start, and ``recipe`` for the fields that differ from the first trial's recipe.
         base: Values of the first trial's recipe, for the fields that differ in any trial.
         importance: Parameters with the share of the variance of the score that each explains alone.
     """
@@ -69,8 +69,8 @@ class SearchFacts:
 
     def for_page(self) -> Plain:
         """Return what the scripts of the page read."""
-        known = ("number", "state", "score", "drop", "accepted", "objectives", "at")
-        shown = (*known, "assignment", "configuration", "recipe")
+        results = ("number", "state", "score", "drop", "accepted", "objectives", "at")
+        fields = (*results, "assignment", "configuration", "recipe")
         return {
             "title": self.title,
             "metric": self.metric,
@@ -84,16 +84,8 @@ class SearchFacts:
             "running": self.stopped_by is None,
             "base": dict(self.base),
             "importance": [{**entry, "values": None} for entry in self.importance],
-            "trials": [
-                {**{name: trial[name] for name in shown}, "drop": self.cleaned(trial["drop"])} for trial in self.trials
-            ],
+            "trials": [{name: trial[name] for name in fields} for trial in self.trials],
         }
-
-    def cleaned(self, drop: float | None) -> float | None:
-        """Return a drop; 0 for a difference that only comes from another order of summation."""
-        reference = abs(self.float_score or 0.0)
-        tiny = drop is not None and math.isfinite(reference) and abs(drop) < _ROUNDING * reference
-        return 0.0 if tiny else drop
 
 
 def facts_of_result(result: SearchResult, title: str) -> SearchFacts:
@@ -134,13 +126,15 @@ def facts_of_summary(summary: Plain, title: str, recipes: Sequence[Recipe] | Non
         title: The heading; empty takes the model's name.
         recipes: The trials' recipes; None reads them from the summary.
     """
-    found = [from_plain(trial["recipe"]) for trial in summary["trials"]] if recipes is None else list(recipes)
-    changes = [_changes(found[0], recipe) for recipe in found]
+    trial_recipes = [from_plain(trial["recipe"]) for trial in summary["trials"]] if recipes is None else list(recipes)
+    changes = [_changes(trial_recipes[0], recipe) for recipe in trial_recipes]
     base = {path: ours for change in changes for path, (ours, _) in change.items()}
-    times = _times(summary)
+    times, reference = _times(summary), summary["float"]
+    float_score = None if reference is None else _number(reference["score"])
     trials = tuple(
         {
             **{name: _number(value) for name, value in trial.items()},
+            "drop": _cleaned(_number(trial["drop"]), float_score),
             "objectives": {name: _number(value) for name, value in trial["objectives"].items()},
             "assignment": {
                 name: value_text(_assigned(recipe, name, value)) for name, value in dict(trial["assignment"]).items()
@@ -149,14 +143,13 @@ def facts_of_summary(summary: Plain, title: str, recipes: Sequence[Recipe] | Non
             "recipe": {path: theirs for path, (_, theirs) in change.items()},
             "at": round(at, 2),
         }
-        for trial, recipe, change, at in zip(summary["trials"], found, changes, times, strict=True)
+        for trial, recipe, change, at in zip(summary["trials"], trial_recipes, changes, times, strict=True)
     )
-    reference = summary["float"]
     return SearchFacts(
         title=title or summary.get("model") or "search",
         metric=summary.get("metric") or "score",
         direction=summary["direction"],
-        float_score=None if reference is None else _number(reference["score"]),
+        float_score=float_score,
         tolerance=_number(summary["tolerance"]),
         objectives=tuple(summary["objectives"]),
         model=summary.get("model") or "",
@@ -173,13 +166,22 @@ def facts_of_summary(summary: Plain, title: str, recipes: Sequence[Recipe] | Non
     )
 
 
+def _cleaned(drop: float | None, float_score: float | None) -> float | None:
+    """Return a drop; 0 for a difference that only comes from another order of summation."""
+    reference = abs(float_score or 0.0)
+    tiny = drop is not None and math.isfinite(reference) and abs(drop) < _ROUNDING * reference
+    return 0.0 if tiny else drop
+
+
 def _number(value: Any) -> Any:
     """Return a number that search.json wrote as text, because JSON has no infinities, as a number."""
     return float(value) if value in ("inf", "-inf", "nan") else value
 
 
 def _changes(first: Recipe, recipe: Recipe) -> dict[str, tuple[str, str]]:
-    return {one.path: (_as_yaml(brief(one.ours)), _as_yaml(brief(one.theirs))) for one in first.diff(recipe)}
+    return {
+        change.path: (_as_yaml(brief(change.ours)), _as_yaml(brief(change.theirs))) for change in first.diff(recipe)
+    }
 
 
 def _as_yaml(value: str) -> str:
@@ -238,9 +240,11 @@ def _importance(trials: Sequence[Plain]) -> tuple[Plain, ...]:
     for name, values in drops.items():
         if len(values) < 2:
             continue
-        found = [drop for group in values.values() for drop in group]
-        mean = sum(found) / len(found)
-        whole = sum((drop - mean) ** 2 for drop in found)
+        all_drops = [drop for group in values.values() for drop in group]
+        mean = sum(all_drops) / len(all_drops)
+        variance = sum((drop - mean) ** 2 for drop in all_drops)
         between = sum(len(group) * (sum(group) / len(group) - mean) ** 2 for group in values.values())
-        entries.append({"parameter": name, "share": between / whole if whole > 0 else 0.0, "values": dict(values)})
+        entries.append(
+            {"parameter": name, "share": between / variance if variance > 0 else 0.0, "values": dict(values)}
+        )
     return tuple(sorted(entries, key=lambda entry: -entry["share"]))

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from quantry.autosearch import SearchResult
-from quantry.evaluate import objective_text, score_text, score_texts
+from quantry.autosearch import SearchResult, cells, trial_texts
+from quantry.evaluate import score_text, score_texts
 from quantry.recipe import to_yaml
 from quantry.report.facts import Plain
 from quantry.report.html import bullets, cards, chart, document, filter_box, hint, summary, table
@@ -67,9 +67,9 @@ def _summary(search: SearchFacts) -> str:
         if search.stopped_by is None:
             return ""
         return summary("bad", "No trial could be evaluated", "the failed trials below say why", [])
-    drop = search.cleaned(best["drop"]) or 0.0
-    metric, found, known = search.metric, _score_of(best["score"], search), _score_of(search.float_score, search)
-    evidence = f"its {metric} is {found}; the float model has {known}"
+    drop = best["drop"] or 0.0
+    best_score, float_score = _score_of(best["score"], search), _score_of(search.float_score, search)
+    evidence = f"its {search.metric} is {best_score}; the float model has {float_score}"
     level, words = _level(drop, search)
     if search.stopped_by is None:
         words = f"So far, {words[:1].lower()}{words[1:]}"
@@ -96,8 +96,9 @@ def _level(drop: float, search: SearchFacts) -> tuple[str, str]:
     share = drop / reference
     if share <= _SMALL_DROP:
         return "good", "The best model is nearly as good as the float model"
-    kept = f"The best model keeps {100 * (1 - share):.1f} % of the float model's {search.metric}"
-    words = kept if search.direction == "maximize" and share < 1 else "The best model is worse than the float model"
+    words = "The best model is worse than the float model"
+    if search.direction == "maximize" and share < 1:
+        words = f"The best model keeps {100 * (1 - share):.1f} % of the float model's {search.metric}"
     return ("fair" if share <= _LARGE_DROP else "bad"), words
 
 
@@ -148,7 +149,7 @@ def _charts(search: SearchFacts) -> str:
     axes = [name for name in search.objectives if name != "accuracy"]
     options = "".join(f"<option value={escape(name)}>{escape(name)}</option>" for name in (*axes, "time"))
     picker = f"<div class=controls><label>Against <select id=pareto-axis>{options}</select></label></div>"
-    told = (
+    legend = (
         "One mark per trial: above is better. Click or tap a mark to find its trial in the table."
         if search.direction == "maximize"
         else "One mark per trial: below is better. Click or tap a mark to find its trial in the table."
@@ -156,7 +157,7 @@ def _charts(search: SearchFacts) -> str:
     front = " Trials on the dotted line are on the Pareto front: none is better in everything." if axes else ""
     score = escape(search.metric)
     return (
-        f"<div class=pair><div><h3>{score} of every trial</h3>{hint(told + front)}{picker}"
+        f"<div class=pair><div><h3>{score} of every trial</h3>{hint(legend + front)}{picker}"
         f"{chart('pareto', f'{search.metric} of every trial; the table below has the same numbers')}</div>"
         f"<div><h3>Best so far</h3>{hint('How the best score improved over time.')}"
         f"{chart('best', 'best score over time')}</div></div>"
@@ -165,42 +166,26 @@ def _charts(search: SearchFacts) -> str:
 
 def _trials(search: SearchFacts) -> str:
     order = sorted(search.trials, key=lambda trial: (trial["drop"] is None, trial["drop"] or 0.0, trial["number"]))
-    extra = [name for name in search.objectives if name != "accuracy"]
-    shown = any(trial["interval"] for trial in order)
-    intervals = ("95 % interval",) if shown else ()
-    # Without a tolerance every trial is accepted.
-    limited = search.tolerance is not None
-    accepted = ("accepted",) if limited else ()
-    rows = (
-        (
-            str(trial["number"]),
-            _assignment(trial) + _same(trial),
-            _score(trial, search),
-            *((_interval(trial["interval"]),) if shown else ()),
-            "" if trial["drop"] is None else _drop(trial["drop"], search),
-            *(("yes" if trial["accepted"] else "",) if limited else ()),
-            *(objective_text(name, trial["objectives"].get(name)) for name in extra),
-            f"{trial['seconds']:.1f}",
-        )
-        for trial in order
+    columns = (
+        *("trial", "configuration", "score"),
+        *(("95 %",) if any(trial["interval"] for trial in order) else ()),
+        "drop",
+        # Without a tolerance every trial is accepted.
+        *(("accepted",) if search.tolerance is not None else ()),
+        *(name for name in search.objectives if name != "accuracy"),
+        "seconds",
     )
-    headings = ("trial", "configuration", "score", *intervals, "drop", *accepted, *extra, "seconds")
-    told = (
+    rows = (tuple(map(escape, cells(_texts(trial, search), columns))) for trial in order)
+    legend = (
         "Smallest drop first; <i>~</i> marks the estimated score of a trial that was pruned because it was unlikely to "
         "win. Headings sort, by mouse or with Tab and Enter."
     )
     ids = [f"trial-{trial['number']}" for trial in order]
-    return hint(told) + filter_box("main", "Show only rows with") + table(headings, rows, identity="main", ids=ids)
+    return hint(legend) + filter_box("main", "Show only rows with") + table(columns, rows, identity="main", ids=ids)
 
 
-def _same(trial: Plain) -> str:
-    return "" if trial["same_as"] is None else f"<br><small>same model as trial {trial['same_as']}</small>"
-
-
-def _score(trial: Plain, search: SearchFacts) -> str:
-    if trial["score"] is None:
-        return escape(str(trial["state"]))
-    return f"{'~' if trial['state'] == 'pruned' else ''}{_score_of(trial['score'], search)}"
+def _texts(trial: Plain, search: SearchFacts) -> dict[str, str]:
+    return trial_texts(trial, trial["configuration"], lambda value: _score_of(value, search))
 
 
 def _score_of(value: float, search: SearchFacts) -> str:
@@ -216,12 +201,14 @@ def _parameters(search: SearchFacts) -> str:
         (
             f"<code>{escape(entry['parameter'])}</code>" if first else "",
             f"<code>{escape(value)}</code>",
-            str(len(found)),
-            _drop(sum(found) / len(found), search),
-            _drop(min(found), search),
+            str(len(drops)),
+            _score_of(sum(drops) / len(drops), search),
+            _score_of(min(drops), search),
         )
         for entry in search.importance
-        for first, (value, found) in _first(sorted(entry["values"].items(), key=lambda one: sum(one[1]) / len(one[1])))
+        for first, (value, drops) in _first(
+            sorted(entry["values"].items(), key=lambda entry: sum(entry[1]) / len(entry[1]))
+        )
     )
     share = hint(
         "The share of the variance of the score that each parameter explains alone. Parameters that act together "
@@ -248,8 +235,8 @@ def _recipe_diff(search: SearchFacts) -> str:
         return ""
     second = search.best if search.best is not None else len(search.trials) - 1
     pickers = "".join(
-        f"<label>{label} <select id={identity}>{_options(search, chosen)}</select></label>"
-        for label, identity, chosen in (("from", "first-recipe", 0), ("to", "second-recipe", second))
+        f"<label>{label} <select id={identity}>{_options(search, number)}</select></label>"
+        for label, identity, number in (("from", "first-recipe", 0), ("to", "second-recipe", second))
     )
     ours, theirs = search.trials[0]["recipe"], search.trials[second]["recipe"]
     rows = [
@@ -257,15 +244,15 @@ def _recipe_diff(search: SearchFacts) -> str:
         for path, value in sorted(theirs.items())
         if path not in ours
     ]
-    shown = table(("field", "trial 0", f"trial {second}"), rows).replace("<table>", "<table id=recipe-diff>", 1)
-    told = hint("The fields in which the recipes of two trials differ: first the first trial and the best one.")
-    return f"{told}<div class=controls>{pickers}</div>{shown}"
+    differences = table(("field", "trial 0", f"trial {second}"), rows).replace("<table>", "<table id=recipe-diff>", 1)
+    legend = hint("The fields in which the recipes of two trials differ: first the first trial and the best one.")
+    return f"{legend}<div class=controls>{pickers}</div>{differences}"
 
 
-def _options(search: SearchFacts, chosen: int) -> str:
+def _options(search: SearchFacts, selected: int) -> str:
     return "".join(
-        f"<option value={trial['number']}{' selected' if trial['number'] == chosen else ''}>trial {trial['number']}: "
-        f"{escape(_score(trial, search))}</option>"
+        f"<option value={trial['number']}{' selected' if trial['number'] == selected else ''}>trial {trial['number']}: "
+        f"{escape(_texts(trial, search)['score'])}</option>"
         for trial in search.trials
     )
 
@@ -278,7 +265,7 @@ def _compared(searches: Sequence[SearchFacts]) -> str:
             (
                 f"{number}: {escape(search.title)}",
                 "" if best is None or best["score"] is None else _score_of(best["score"], search),
-                "" if best is None or best["drop"] is None else _drop(best["drop"], search),
+                "" if best is None or best["drop"] is None else _score_of(best["drop"], search),
                 str(len(search.trials)),
                 _duration(search.seconds),
                 "" if best is None else _assignment(best),
@@ -286,8 +273,10 @@ def _compared(searches: Sequence[SearchFacts]) -> str:
             )
         )
     headings = ("search", "best score", "drop", "trials", "time", "best configuration", "stopped by")
-    told = hint("The chart of the best score over time has a line for each search. Everything else is about the first.")
-    return told + table(headings, rows)
+    legend = hint(
+        "The chart of the best score over time has a line for each search. Everything else is about the first."
+    )
+    return legend + table(headings, rows)
 
 
 def _winner(search: SearchFacts, recipe: str | None) -> str:
@@ -314,14 +303,10 @@ def _assignment(trial: Plain) -> str:
     return f"<code>{escape(trial['configuration'])}</code>"
 
 
-def _drop(drop: float, search: SearchFacts) -> str:
-    return _score_of(search.cleaned(drop) or 0.0, search)
-
-
 def _change(drop: float, search: SearchFacts) -> str:
     """Return how much better or worse than the float model a score is."""
-    size = _drop(abs(drop), search)
-    return f"{size} worse" if (search.cleaned(drop) or 0.0) > 0 else f"{size} better" if float(size) else "equal"
+    size = _score_of(abs(drop), search)
+    return f"{size} worse" if drop > 0 else f"{size} better" if float(size) else "equal"
 
 
 def _interval(interval: Sequence[float] | None) -> str:

@@ -54,7 +54,7 @@ def write_report(
 
 
 def write_pair_report(
-    found: PairDiagnosis,
+    diagnosis: PairDiagnosis,
     path: str | os.PathLike[str],
     title: str,
     *,
@@ -64,7 +64,7 @@ def write_pair_report(
     """Write an HTML page about two models of any tools.
 
     Args:
-        found: The result of `quantry.diagnosis.diagnose_pair`.
+        diagnosis: The result of `quantry.diagnosis.diagnose_pair`.
         path: The file; its folders are created, and an existing file is replaced atomically.
         title: The heading, usually both file names.
         target: The target that the second model ran on.
@@ -76,7 +76,7 @@ def write_pair_report(
     Raises:
         StoreError: The file cannot be written.
     """
-    return _write(render_pair_page(title, found, target, latency), Path(path))
+    return _write(render_pair_page(title, diagnosis, target, latency), Path(path))
 
 
 def _diagnosed(result: QuantizationResult, samples: int) -> Diagnosis:
