@@ -112,8 +112,8 @@ def _zero(model: ir.Model, shape: tuple[int, ...], dtype: ir.DataType, stem: str
     return _constant(model, np.zeros(shape, dtype.numpy()), dtype, f"{stem}_zero_point")
 
 
-def _constant(model: ir.Model, values: np.ndarray, dtype: ir.DataType, wanted: str) -> ir.Value:
-    name = FreshNames(model).value(wanted)
+def _constant(model: ir.Model, values: np.ndarray, dtype: ir.DataType, stem: str) -> ir.Value:
+    name = FreshNames(model).value(stem)
     tensor = ir.Tensor(values, dtype, name=name)
     shape = ir.Shape(values.shape)
     value = ir.Value(name=name, type=ir.TensorType(dtype), shape=shape, const_value=tensor)
@@ -198,9 +198,9 @@ def _write_out(model: ir.Model, node: ir.Node) -> None:
     tensor, output = tensor_of(node), node.outputs[0]
     assert tensor is not None
     stem = node.name or output.name or ""
-    kept = _constant(model, np.array(tensor.offset, np.float32), ir.DataType.FLOAT, f"{stem}_float_zero_point")
+    zero_point = _constant(model, np.array(tensor.offset, np.float32), ir.DataType.FLOAT, f"{stem}_float_zero_point")
     floats = ir.node("Cast", [tensor.integers], attributes={"to": ir.DataType.FLOAT}, name=f"{stem}_Cast")
-    steps = ir.node("Sub", [floats.outputs[0], kept], name=f"{stem}_Sub")
+    steps = ir.node("Sub", [floats.outputs[0], zero_point], name=f"{stem}_Sub")
     single = _constant(model, np.array(tensor.step, np.float32), ir.DataType.FLOAT, f"{stem}_float_scale")
     product = ir.node("Mul", [steps.outputs[0], single], name=f"{stem}_Mul")
     names = FreshNames(model)  # unnamed values would be numbered in each graph, bodies included, from zero
@@ -225,17 +225,17 @@ def _rename(model: ir.Model, pairs: list[ir.Node], dialect: Dialect) -> None:
     functions = FunctionCollector(model)
     for node in pairs:
         quantizes = is_quantize(node)
-        chosen = CONTRIB if dialect is STANDARD and node in needing else dialect
-        node.domain, node.op_type = chosen.quantizer if quantizes else chosen.dequantizer
+        pair_dialect = CONTRIB if dialect is STANDARD and node in needing else dialect
+        node.domain, node.op_type = pair_dialect.quantizer if quantizes else pair_dialect.dequantizer
         node.overload = ""
         for name in ("bit_width", "pos"):
             node.attributes.pop(name, None)
-        if chosen.has_position:
+        if pair_dialect.has_position:
             node.attributes.update(position_attributes(node))
-        if chosen.domain:
-            model.opset_imports.setdefault(chosen.domain, 1)
-        if not chosen.is_native:
-            functions.use(node, thin_function(node.op_type, chosen, body))
+        if pair_dialect.domain:
+            model.opset_imports.setdefault(pair_dialect.domain, 1)
+        if not pair_dialect.is_native:
+            functions.use(node, thin_function(node.op_type, pair_dialect, body))
     for identifier in [key for key in model.functions if key[0] in _VENDORS and not _is_read(model, key)]:
         del model.functions[identifier]
     functions.finish()
@@ -312,8 +312,8 @@ def _nodes(model: ir.Model) -> list[ir.Node]:
 
 def _check_vendor_nodes(model: ir.Model, dialect: Dialect) -> None:
     for node in _nodes(model):
-        kept = dialect is QUARK and node.op_identifier() in model.functions
-        if node.domain in _VENDORS and not is_pair_node(node) and not kept:
+        is_defined = dialect is QUARK and node.op_identifier() in model.functions
+        if node.domain in _VENDORS and not is_pair_node(node) and not is_defined:
             raise ModelError(
                 f"a vendor operator must have an equivalent in the dialect {dialect.quantize!r} of "
                 f"{dialect.domain or 'ai.onnx'}, got {node.domain}.{node.op_type}; node {node.name!r}; translate to "

@@ -35,18 +35,18 @@ class StackedSource(SampleSource):
     A model with a fixed batch size B > 1 gets groups of B; a remainder at the end is dropped with a warning.
     """
 
-    def __init__(self, stacks: Mapping[str, object], inputs: Signatures, where: str) -> None:
-        self._stacks = {name: to_numpy(stack, f"in {where}, {name!r}") for name, stack in stacks.items()}
+    def __init__(self, stacks: Mapping[str, object], inputs: Signatures, label: str) -> None:
+        self._stacks = {name: to_numpy(stack, f"in {label}, {name!r}") for name, stack in stacks.items()}
         for name, stack in self._stacks.items():
             if stack.ndim == 0:
-                raise DataError(f"the first axis of an array must be the samples, got a scalar; in {where}, {name!r}")
+                raise DataError(f"the first axis of an array must be the samples, got a scalar; in {label}, {name!r}")
         lengths = {name: len(stack) for name, stack in self._stacks.items()}
         if len(set(lengths.values())) > 1:
-            raise DataError(f"all inputs must have the same number of samples, got {lengths}; in {where}")
+            raise DataError(f"all inputs must have the same number of samples, got {lengths}; in {label}")
         self._group = group_size(inputs)
         self._ranks = {signature.name: len(signature.shape) for signature in inputs}
         length = next(iter(lengths.values()), 0)
-        self._length = length if self._nested() else whole_groups(length, self._group, where)
+        self._length = length if self._nested() else whole_groups(length, self._group, label)
 
     @property
     def size(self) -> int:
@@ -94,10 +94,10 @@ class ArrayFolder(SampleSource):
 class InputFolders(SampleSource):
     """One subfolder of .npy files per input; the n-th files of all subfolders, by name, are the n-th sample."""
 
-    def __init__(self, folders: Mapping[str, Sequence[Path]], where: str) -> None:
+    def __init__(self, folders: Mapping[str, Sequence[Path]], label: str) -> None:
         lengths = {name: len(files) for name, files in folders.items()}
         if len(set(lengths.values())) > 1:
-            raise DataError(f"all inputs must have the same number of samples, got {lengths}; in {where}")
+            raise DataError(f"all inputs must have the same number of samples, got {lengths}; in {label}")
         self._folders = folders
 
     @property
@@ -140,17 +140,17 @@ def group_size(inputs: Signatures) -> int:
     return max(length, 1)
 
 
-def whole_groups(length: int, group: int, where: str) -> int:
+def whole_groups(length: int, group: int, label: str) -> int:
     """Return the number of complete groups, with a warning if there is a remainder.
 
     Raises:
         DataError: There is no complete group.
     """
     if 0 < length < group:
-        raise DataError(f"the model needs {group} values at a time, got {length}; in {where}")
+        raise DataError(f"the model needs {group} values at a time, got {length}; in {label}")
     if length % group:
         message = (
-            f"the model needs {group} values at a time: the last {length % group} of {length} are not used; in {where}"
+            f"the model needs {group} values at a time: the last {length % group} of {length} are not used; in {label}"
         )
         warnings.warn(message, UserWarning, stacklevel=2)
     return length // group

@@ -60,9 +60,9 @@ class ImageOptions:
     crop_fraction: float = 1.0
     interpolation: Interpolation = "bilinear"
 
-    def __new__(cls, *_: object, **given: object) -> "ImageOptions":
+    def __new__(cls, *_: object, **values: object) -> "ImageOptions":
         """Raise for misspelt names, with the nearest spelling, before the dataclass raises a TypeError."""
-        for name in given:
+        for name in values:
             if name not in cls.__dataclass_fields__:
                 hint = nearest_spelling(name, cls.__dataclass_fields__)
                 raise DataError(f"the options of ImageOptions must exist, got {name!r}{hint}")
@@ -112,17 +112,17 @@ def scale_text(scale: float) -> str:
     return fraction if fraction and 1 / float(fraction[2:]) == scale else f"{scale!r}".removesuffix(".0")
 
 
-def _numbers(field: str, given: object) -> tuple[float, ...]:
-    values = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (None,)
+def _numbers(field: str, entered: object) -> tuple[float, ...]:
+    values = tuple(entered) if isinstance(entered, Iterable) and not isinstance(entered, str) else (None,)
     found = tuple(float(value) for value in values if isinstance(value, numbers.Real) and math.isfinite(value))
     if len(found) != len(values):
-        raise DataError(f"ImageOptions.{field} must be finite numbers, one per channel or side, got {given!r}")
+        raise DataError(f"ImageOptions.{field} must be finite numbers, one per channel or side, got {entered!r}")
     return found
 
 
-def _check_number(field: str, given: object) -> None:
-    if not isinstance(given, numbers.Real) or not math.isfinite(given):
-        raise DataError(f"ImageOptions.{field} must be a finite number, got {given!r}")
+def _check_number(field: str, value: object) -> None:
+    if not isinstance(value, numbers.Real) or not math.isfinite(value):
+        raise DataError(f"ImageOptions.{field} must be a finite number, got {value!r}")
 
 
 def _check_choice(field: str, value: str, choices: tuple[str, ...]) -> None:
@@ -211,16 +211,16 @@ class ImageSource(SampleSource):
         doubt: What looks wrong about the pixel arithmetic; None if nothing does.
     """
 
-    def __init__(self, files: Sequence[Path], given: ImageOptions | None, inputs: Signatures, where: str) -> None:
+    def __init__(self, files: Sequence[Path], given: ImageOptions | None, inputs: Signatures, label: str) -> None:
         if len(inputs) != 1:
             names = [signature.name for signature in inputs]
-            raise DataError(f"a folder of images needs a model with one input, got inputs {names}; in {where}")
+            raise DataError(f"a folder of images needs a model with one input, got inputs {names}; in {label}")
         self._options = options = given or ImageOptions()
-        self._frame = Frame.of(inputs[0], options, where)
+        self._frame = Frame.of(inputs[0], options, label)
         self.pixels_by_default = given is None and not self._frame.integer
         self.doubt = None if self._frame.integer else pixel_doubt(options, self._frame.channels)
         self._group = group_size(inputs) if len(inputs[0].shape) == 4 else 1
-        groups = whole_groups(len(files), self._group, where)
+        groups = whole_groups(len(files), self._group, label)
         self._files = tuple(files[: groups * self._group])
 
     @property
@@ -288,7 +288,7 @@ class Frame:
     batched: bool
 
     @classmethod
-    def of(cls, signature: InputSignature, options: ImageOptions, where: str) -> "Frame":
+    def of(cls, signature: InputSignature, options: ImageOptions, label: str) -> "Frame":
         """Return the frame of a model's input.
 
         Raises:
@@ -296,31 +296,31 @@ class Frame:
         """
         rank = len(signature.shape)
         if rank not in (3, 4):
-            raise DataError(f"images need an input of rank 3 or 4, got {describe(signature)}; in {where}")
-        channels_first, channels = _channel_axis(signature, options, where)
+            raise DataError(f"images need an input of rank 3 or 4, got {describe(signature)}; in {label}")
+        channels_first, channels = _channel_axis(signature, options, label)
         sides = signature.shape[-2:] if channels_first else signature.shape[-3:-1]
         height, width = options.size or sides
         if not isinstance(height, int) or not isinstance(width, int):
             raise DataError(
                 f"the size of images must be known, got a model with dynamic size {describe(signature)}: pass "
-                f"ImageOptions(size=(height, width)); in {where}"
+                f"ImageOptions(size=(height, width)); in {label}"
             )
         integer = signature.dtype == np.uint8
         if not integer and signature.dtype != np.float32:
-            raise DataError(f"images need an input of float32 or uint8, got {describe(signature)}; in {where}")
+            raise DataError(f"images need an input of float32 or uint8, got {describe(signature)}; in {label}")
         if integer and not options.keeps_pixels:
             raise DataError(
                 f"a model with uint8 pixels needs scale 1, mean 0 and std 1, got {options.scale}, "
-                f"{options.mean} and {options.std}; in {where}"
+                f"{options.mean} and {options.std}; in {label}"
             )
         if channels == 3:
             for field, values in (("mean", options.mean), ("std", options.std)):
                 if len(values) not in (1, 3):
-                    raise DataError(f"ImageOptions.{field} must have 1 or 3 values, got {values!r}; in {where}")
+                    raise DataError(f"ImageOptions.{field} must have 1 or 3 values, got {values!r}; in {label}")
         return cls(height, width, channels, channels_first, integer, batched=rank == 4)
 
 
-def _channel_axis(signature: InputSignature, options: ImageOptions, where: str) -> tuple[bool, int]:
+def _channel_axis(signature: InputSignature, options: ImageOptions, label: str) -> tuple[bool, int]:
     """Return whether channels come first, and their number."""
     first, last = signature.shape[-3], signature.shape[-1]
     looks_first = first in (1, 3) or last not in (1, 3)
@@ -329,7 +329,7 @@ def _channel_axis(signature: InputSignature, options: ImageOptions, where: str) 
     if not isinstance(channels, int):
         return channels_first, 3
     if channels not in (1, 3):
-        raise DataError(f"images must have 1 or 3 channels, got {describe(signature)} as {options.layout}; in {where}")
+        raise DataError(f"images must have 1 or 3 channels, got {describe(signature)} as {options.layout}; in {label}")
     return channels_first, channels
 
 

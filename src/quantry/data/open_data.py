@@ -52,8 +52,8 @@ def listed_source(path: Path, inputs: Signatures, options: ImageOptions | None) 
     if kinds and kinds <= set(IMAGE_SUFFIXES):
         return ImageSource(files, options, inputs, str(path))
     if not kinds or not kinds <= set(ARRAY_SUFFIXES):
-        got = ", ".join(sorted(kinds)) or "nothing"
-        raise DataError(f"a list of files must name images or arrays {ARRAY_SUFFIXES}, got {got}; in {path}")
+        listed = ", ".join(sorted(kinds)) or "nothing"
+        raise DataError(f"a list of files must name images or arrays {ARRAY_SUFFIXES}, got {listed}; in {path}")
     if options is not None:
         raise DataError(f"ImageOptions need images, got arrays; in {path}")
     if all(len(sample) == 1 for sample in samples):
@@ -251,12 +251,12 @@ def _in_turn(files: list[Path]) -> list[Path]:
 
 def _files(paths: Iterable[Path], suffixes: tuple[str, ...]) -> list[Path]:
     """Return the files with one of the suffixes, in order of their paths; hidden files are skipped."""
-    found = (path for path in paths if path.suffix.lower() in suffixes and not path.name.startswith("."))
-    return sorted((path for path in found if path.is_file()), key=lambda path: path.as_posix())
+    accepted = (path for path in paths if path.suffix.lower() in suffixes and not path.name.startswith("."))
+    return sorted((path for path in accepted if path.is_file()), key=lambda path: path.as_posix())
 
 
-def _only_name(inputs: Signatures, given: str) -> str:
+def _only_name(inputs: Signatures, kind: str) -> str:
     if len(inputs) != 1:
         names = [signature.name for signature in inputs]
-        raise DataError(f"{given} needs a model with one input, got inputs {names}; use a mapping from names to arrays")
+        raise DataError(f"{kind} needs a model with one input, got inputs {names}; use a mapping from names to arrays")
     return inputs[0].name

@@ -45,9 +45,9 @@ class SampleCache:
         Args:
             indices: From 0 to ``len(self) - 1``; duplicates are read once.
         """
-        wanted = sorted(set(indices))
-        yield from ((index, self._kept[index]) for index in wanted if index < len(self._kept))
-        beyond = [index for index in wanted if index >= len(self._kept)]
+        ordered = sorted(set(indices))
+        yield from ((index, self._kept[index]) for index in ordered if index < len(self._kept))
+        beyond = [index for index in ordered if index >= len(self._kept)]
         if beyond:
             yield from self._pass(beyond)
 
@@ -60,12 +60,12 @@ class SampleCache:
             if self._full:
                 return
 
-    def _pass(self, wanted: list[int]) -> Iterator[tuple[int, Feeds]]:
-        chosen, last = set(wanted), wanted[-1]
+    def _pass(self, indices: list[int]) -> Iterator[tuple[int, Feeds]]:
+        selected, last = set(indices), indices[-1]
         for index, feeds in enumerate(self.data):
             if index == len(self._kept) and not self._full:
                 self._keep(feeds)
-            if index in chosen:
+            if index in selected:
                 yield index, feeds
             if index == last:
                 return

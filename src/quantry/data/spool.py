@@ -164,10 +164,10 @@ class Spool(SampleSource):
                 return int(self._file.readinto(buffer))  # type: ignore[attr-defined]
         done = 0
         while done < len(buffer):
-            got = os.preadv(self._file.fileno(), [buffer[done:]], offset + done)
-            if got == 0:
+            count = os.preadv(self._file.fileno(), [buffer[done:]], offset + done)
+            if count == 0:
                 break
-            done += got
+            done += count
         return done
 
     def __getstate__(self) -> dict[str, Any]:

@@ -36,9 +36,9 @@ class Subset(SampleSource):
 
     def read(self) -> Iterator[object]:
         """Yield the samples."""
-        chosen = set(self.indices)
+        selected = set(self.indices)
         last = self.indices[-1] + 1 if self.indices else 0
-        return (sample for index, sample in enumerate(islice(self.data, last)) if index in chosen)
+        return (sample for index, sample in enumerate(islice(self.data, last)) if index in selected)
 
 
 def spread_split(data: CalibrationData, fit: int, held_out: int) -> tuple[CalibrationData, CalibrationData]:
@@ -53,8 +53,8 @@ def spread_split(data: CalibrationData, fit: int, held_out: int) -> tuple[Calibr
     if size < 2:
         return data, data
     first = _spread(range(size), min(fit, (size + 1) // 2))
-    others = [index for index in range(size) if index not in set(first)]
-    second = _spread(others, min(held_out, len(others)))
+    remaining = [index for index in range(size) if index not in set(first)]
+    second = _spread(remaining, min(held_out, len(remaining)))
     return CalibrationData(Subset(data, first), data.inputs), CalibrationData(Subset(data, second), data.inputs)
 
 

@@ -226,8 +226,8 @@ class DirectoryStore:
 
         Args:
             directory: The blob's directory.
-            identity: What `_identity` returned before the directory was found to be damaged. An intact blob that another
-                writer put there since then has a different one and stays.
+            identity: Its identity before it was found to be damaged. An intact blob that another writer put there
+                since then has a different identity and stays.
         """
         if identity is None:
             return

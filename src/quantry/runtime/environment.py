@@ -27,13 +27,13 @@ def environment(
             without kernels NumPy computes instead, which rounds differently.
         devices: Where the stage runs: ``cpu``, ``cuda:N``, ``hip:N``, or names of onnxruntime execution providers.
     """
-    found = {library: _version(library) for library in libraries}
+    versions = {library: _version(library) for library in libraries}
     if kernels:
         # Imported here because most callers need no kernels.
         from quantry.numerics.kernels import build_id
 
-        found["kernels"] = build_id()
-    return {**found, "devices": ", ".join(dict.fromkeys(map(device_kind, devices)))}
+        versions["kernels"] = build_id()
+    return {**versions, "devices": ", ".join(dict.fromkeys(map(device_kind, devices)))}
 
 
 def depends_on(*libraries: str) -> Callable[[Mapping[str, Any]], Mapping[str, str]]:

@@ -24,14 +24,14 @@ def set_enabled(enabled: bool) -> None:
     _enabled = enabled
 
 
-def set_lines(shown: bool) -> None:
+def set_lines(visible: bool) -> None:
     """Show the lines of `tell` from now on, or not.
 
     Args:
-        shown: Whether to show them.
+        visible: Whether to show them.
     """
     global _told  # noqa: PLW0603  one standard error, one setting
-    _told = time.monotonic() if shown else None
+    _told = time.monotonic() if visible else None
 
 
 def tell(line: str) -> None:
@@ -72,12 +72,12 @@ def progress(items: Iterable[T], title: str, total: int | None) -> Iterator[T]:
 
 def _in_notebook(items: Iterable[T], title: str, total: int | None) -> Iterator[T]:
     bar = NotebookBar(title, total)
-    shown = 0.0
+    drawn_at = 0.0
     try:
         for done, item in enumerate(items):
             # Ten updates per second are enough for people, and cost nothing.
-            if time.monotonic() - shown > 0.1:
-                shown = time.monotonic()
+            if time.monotonic() - drawn_at > 0.1:
+                drawn_at = time.monotonic()
                 bar.show(done)
             yield item
     finally:

@@ -43,12 +43,12 @@ def load_ranges(path: Path) -> StoredRanges:
     """
     calibrate: Any = _calibrate()
     try:
-        found = calibrate.load_tensors_data(path)
+        loaded = calibrate.load_tensors_data(path)
         smooth = bool(json.loads(path.read_text()).get("smooth_quant"))
-        ranges = {name: (float(data.lowest), float(data.highest)) for name, data in found.data.items()}
+        ranges = {name: (float(data.lowest), float(data.highest)) for name, data in loaded.data.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"a file of ranges must be one that calibration wrote, got {error}; at {path}") from error
-    return StoredRanges(found.calibration_method.name, ranges, smooth)
+    return StoredRanges(loaded.calibration_method.name, ranges, smooth)
 
 
 def _calibrate() -> Any:

@@ -237,8 +237,8 @@ def open_session(model: SessionModel, options: SessionOptions) -> "onnxruntime.I
         except Exception as error:  # onnxruntime's exceptions share no base class below Exception
             if not options.exact and _has_float8(source):
                 return open_session(model, replace(options, exact=True))
-            where = f"in {model}" if isinstance(model, str | Path) else "in a model in memory"
-            raise ModelError(f"onnxruntime must be able to load the model, got {error}; {where}") from error
+            label = f"in {model}" if isinstance(model, str | Path) else "in a model in memory"
+            raise ModelError(f"onnxruntime must be able to load the model, got {error}; {label}") from error
 
 
 def _providers(options: SessionOptions) -> dict[str, Any]:
@@ -326,7 +326,7 @@ def _onnxruntime_options(options: SessionOptions) -> "onnxruntime.SessionOptions
         result.enable_profiling = True
         result.profile_file_prefix = str(options.profile / "profile")
         result.optimized_model_filepath = str(options.profile / "optimized.onnx")
-    for entry in (one for one in entries if one is not None):
+    for entry in (entry for entry in entries if entry is not None):
         result.add_session_config_entry(*entry)
     return result
 
@@ -376,8 +376,8 @@ def check_providers(providers: Sequence[str]) -> None:
     # onnxruntime itself would warn and use the CPU.
     missing = [provider for provider in providers if provider not in available]
     if missing or not providers:
-        given = f"{missing[0]!r}{nearest_spelling(missing[0], available)}" if missing else "none"
-        raise RecipeError(f"execution providers must be among {', '.join(available)}, got {given}, in providers")
+        unavailable = f"{missing[0]!r}{nearest_spelling(missing[0], available)}" if missing else "none"
+        raise RecipeError(f"execution providers must be among {', '.join(available)}, got {unavailable}, in providers")
 
 
 def provider_of(device: str) -> Provider:
@@ -422,8 +422,8 @@ def run_session(session: "onnxruntime.InferenceSession", feeds: Mapping[str, NDA
     try:
         values = session.run(names, dict(feeds))
     except Exception as error:
-        given = ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in feeds.items())
-        raise DataError(f"the model must be able to run on the inputs, got {given}; onnxruntime: {error}") from error
+        inputs = ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in feeds.items())
+        raise DataError(f"the model must be able to run on the inputs, got {inputs}; onnxruntime: {error}") from error
     for name, value in zip(names, values, strict=True):
         if not isinstance(value, np.ndarray):
             raise ModelError(f"every output must be a tensor, got a {type(value).__name__}; output {name!r}")

@@ -46,10 +46,10 @@ def require_backend(target: Target | str) -> Backend:
     Raises:
         RecipeError: Only the rules of the target are known.
     """
-    found = find_target(target)
-    backend = backend_of(found)
+    resolved = find_target(target)
+    backend = backend_of(resolved)
     if backend is None:
-        raise RecipeError(f"the target must have a backend that runs models, got {found.name}, which has rules only")
+        raise RecipeError(f"the target must have a backend that runs models, got {resolved.name}, which has rules only")
     return backend
 
 

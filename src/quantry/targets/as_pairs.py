@@ -114,7 +114,7 @@ class _Rewriter:
         """Return the float bias; one that fits into eight bits at a coarser power of two is read as such."""
         index = _BIAS_INPUT.get(node.op_type)
         stored = node.inputs[index] if index is not None and index < len(node.inputs) else None
-        scales = [node.inputs[place] for place in (1, 4)]
+        scales = [node.inputs[index] for index in (1, 4)]
         if stored is None or stored.const_value is None or any(s is None or s.const_value is None for s in scales):
             return None
         values = stored.const_value.numpy().astype(np.int64)

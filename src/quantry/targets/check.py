@@ -28,7 +28,9 @@ def check_model(model: ModelLike | CheckedModel, target: Target | str) -> tuple[
     """
     rules = find_target(target).rules
     read = model if isinstance(model, CheckedModel) else CheckedModel(model)
-    foreign = tuple(found for rule in rules if isinstance(rule, StaticFormats) for found in rule.violations(read))
+    foreign = tuple(
+        violation for rule in rules if isinstance(rule, StaticFormats) for violation in rule.violations(read)
+    )
     if foreign and not read.is_quantized:
         return foreign
     read.require_quantized()

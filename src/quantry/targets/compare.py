@@ -134,9 +134,9 @@ def _renamed_inputs(ours: bytes, theirs: bytes) -> dict[str, str]:
     return {} if set(first) == set(second) else dict(zip(first, second, strict=True))
 
 
-def _paired(expected: Mapping[str, Any], got: Mapping[str, Any]) -> list[tuple[str, str]]:
-    if expected.keys() == got.keys():
+def _paired(expected: Mapping[str, Any], computed: Mapping[str, Any]) -> list[tuple[str, str]]:
+    if expected.keys() == computed.keys():
         return [(name, name) for name in expected]
-    if len(expected) != len(got):
-        raise ModelError(f"models to compare must have the same outputs, got {[*expected]} and {[*got]}")
-    return list(zip(expected, got, strict=True))
+    if len(expected) != len(computed):
+        raise ModelError(f"models to compare must have the same outputs, got {[*expected]} and {[*computed]}")
+    return list(zip(expected, computed, strict=True))

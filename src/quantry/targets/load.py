@@ -66,6 +66,6 @@ def _decoded(plain: Mapping[Any, Any]) -> Target:
     for key in ("recommended", "rules", "notes"):
         if not isinstance(plain.get(key, []), list):
             raise RecipeError(f"{key} of a target must be a list, got {plain[key]!r}")
-    given = {key: value for key, value in plain.items() if key != "rules"}
+    fields = {key: value for key, value in plain.items() if key != "rules"}
     rules = decode(tuple[AnyRule, ...], plain.get("rules", ()), "rules")
-    return Target(**given, rules=rules)
+    return Target(**fields, rules=rules)

@@ -61,7 +61,7 @@ class Placement:
         counts = Counter(
             f"{entry.device} {entry.precision}".strip() if entry.device else "removed" for entry in self.nodes
         )
-        return f"{len(self.nodes)} nodes: " + ", ".join(f"{count} {where}" for where, count in counts.most_common())
+        return f"{len(self.nodes)} nodes: " + ", ".join(f"{count} {device}" for device, count in counts.most_common())
 
 
 def place(model: ModelLike, target: Target | str, feeds: Arrays) -> Placement:
@@ -95,10 +95,10 @@ def _loadable(model: ModelLike) -> SessionModel:
 def _with_rules(nodes: tuple[PlacedNode, ...], broken: tuple[Violation, ...], device: str) -> tuple[PlacedNode, ...]:
     """Return the nodes with the rule as reason where a rule explains that a node runs elsewhere."""
     by_node = {violation.node: violation for violation in reversed(broken)}
-    whole = next((violation for violation in broken if violation.rule == "static shapes"), None)
+    dynamic_shapes = next((violation for violation in broken if violation.rule == "static shapes"), None)
     table = []
     for entry in nodes:
-        rule = whole or by_node.get(entry.node)
+        rule = dynamic_shapes or by_node.get(entry.node)
         if entry.device and entry.device != device and rule is not None:
             entry = replace(entry, why=f"rule {rule.rule!r}: {rule.values}; {rule.consequence}")  # noqa: PLW2901
         table.append(entry)

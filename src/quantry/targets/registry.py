@@ -35,13 +35,13 @@ def find_target(target: Target | str) -> Target:
         return target
     if Path(target).suffix in SUFFIXES:
         return load_target(Path(target))
-    found = TARGETS.get(target.lower())
-    if found is None:
+    built_in = TARGETS.get(target.lower())
+    if built_in is None:
         raise RecipeError(
             f"--target must be one of {', '.join(TARGETS)}, or a .yaml or .py file, got {target!r}"
             f"{nearest_spelling(target, TARGETS)}"
         )
-    return found
+    return built_in
 
 
 def backend_of(target: Target | str) -> Backend | None:

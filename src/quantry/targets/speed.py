@@ -98,11 +98,11 @@ def slow_because(
     costly = costly_nodes(placement, reference)
     if not costly:
         return text
-    named = ", ".join(
+    listed = ", ".join(
         f"{entry.node} ({entry.kernel}{'' if entry.milliseconds is None else f', {entry.milliseconds:.2f} ms'})"
         for entry in costly
     )
-    return f"{text}; it costs most in {named}"
+    return f"{text}; it costs most in {listed}"
 
 
 def costly_nodes(placement: Sequence[PlacedNode], reference: Sequence[PlacedNode] = ()) -> tuple[PlacedNode, ...]:

@@ -72,17 +72,17 @@ def write_htp_arithmetic(model: ir.Model) -> int:
     Returns:
         Number of operators that were changed.
     """
-    changed = 0
+    count = 0
     for node in list(model.graph):
         if is_quantize(node):
-            changed += _input(Editor(model.graph, node, before=True), node)
+            count += _input(Editor(model.graph, node, before=True), node)
             continue
         rewrite = _REWRITES.get(node.op_type)
         output = output_scale(node)
         if rewrite is not None and output is not None:
-            changed += rewrite(Editor(model.graph, node), node, output)
-        changed += write_sixteen_bits(model.graph, node)
-    return changed
+            count += rewrite(Editor(model.graph, node), node, output)
+        count += write_sixteen_bits(model.graph, node)
+    return count
 
 
 def _input(editor: Editor, node: ir.Node) -> bool:
@@ -151,12 +151,12 @@ def _sum(editor: Editor, node: ir.Node, output: float) -> bool:
     # Zero points of the result are whole numbers, which rounding to a coarser step than 1 keeps.
     offset = share - np.rint(share * coarse) / coarse
     readers = readers_of(node)
-    parts = []
+    terms = []
     for value, step, multiplier in zip(node.inputs, steps, multipliers, strict=True):
         assert value is not None
         level = editor.apply("Round", editor.apply("Mul", value, np.array(1 / step)))
-        parts.append(editor.apply("Mul", level, np.array(multiplier)))
-    total = editor.apply("Add", editor.join("Add", *parts), np.array(offset + 0.5))
+        terms.append(editor.apply("Mul", level, np.array(multiplier)))
+    total = editor.apply("Add", editor.join("Add", *terms), np.array(offset + 0.5))
     _finish(editor, total, output, readers)
     return True
 

@@ -46,12 +46,12 @@ def stored_bias(bias: NDArray[np.int32], step: float) -> Floats:
         step: Input scale times the largest weight scale.
     """
     largest = np.float32(np.abs(bias.astype(np.int64)).max(initial=0))
-    one, scale = np.float32(1), np.float32(step)
+    unity, scale = np.float32(1), np.float32(step)
     unit = np.float32(np.float32(largest * scale) / np.float32(2.0**_BIAS_BITS))
     if unit == 0:
         return bias.astype(np.float64)
     # Every operation is in float32: its rounding decides which biases lose their last step.
-    stored = np.rint((bias.astype(np.float32) * scale * (one / unit)).astype(np.float64))
+    stored = np.rint((bias.astype(np.float32) * scale * (unity / unit)).astype(np.float64))
     restored: Floats = np.trunc(stored.astype(np.float32) * unit / scale).astype(np.float64)
     return restored
 
@@ -86,9 +86,9 @@ class Editor:
     def like(self, node: ir.Node, *values: ir.Value) -> ir.Value:
         """Return the result of an operator with the type and attributes of a node, on other values."""
         result = self.join(node.op_type, *values)
-        made = result.producer()
-        assert made is not None
-        made.attributes.update(node.attributes)
+        producer = result.producer()
+        assert producer is not None
+        producer.attributes.update(node.attributes)
         return result
 
     def constant(self, array: Floats, dtype: type[np.floating[Any]] = np.float32) -> ir.Value:

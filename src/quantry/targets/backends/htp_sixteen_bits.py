@@ -88,11 +88,11 @@ def _strided(
     multiplier, zero = short_multiplier(ratio, STRIDED_BITS), output_zero_point(node)
     spread = (-1, *(1 for _ in levels.shape[1:]))
     kernel = levels * (multiplier * output / scale).reshape(spread)
-    added = ((bias + np.rint(zero / ratio)) * multiplier - zero) * output
-    added = np.broadcast_to(added, len(levels))
+    shift = ((bias + np.rint(zero / ratio)) * multiplier - zero) * output
+    shift = np.broadcast_to(shift, len(levels))
     value = node.inputs[0]
     assert value is not None
-    return editor.like(node, value, editor.constant(kernel), editor.constant(added))
+    return editor.like(node, value, editor.constant(kernel), editor.constant(shift))
 
 
 def _cut(
@@ -114,8 +114,8 @@ def _cut(
     shares = shares + np.trunc(stored_bias(bias, float(np.max(steps))) / _CUT)
     kernel = levels.astype(np.float64)
     tops = editor.like(node, high, editor.constant(kernel), editor.constant(shares))
-    rest = editor.like(node, low, editor.constant(kernel / _CUT), editor.constant(lower * totals / _CUT))
-    total = editor.join("Add", tops, editor.apply("Floor", rest))
+    low_sum = editor.like(node, low, editor.constant(kernel / _CUT), editor.constant(lower * totals / _CUT))
+    total = editor.join("Add", tops, editor.apply("Floor", low_sum))
     spread = (-1, *(1 for _ in levels.shape[2:])) if steps.size > 1 else ()
     product = editor.apply("Mul", total, (steps * _CUT).reshape(spread))
     return editor.apply("Add", product, np.array(_ADDED * output))
@@ -144,10 +144,10 @@ def _multiplication(editor: Editor, node: ir.Node, output: float) -> ir.Value | 
         return None
     steps = [np.float32(scale.reshape(-1)[0]) for scale in scales if scale is not None]
     ratio = float(steps[0] * steps[1] / np.float32(output))
-    added = product_offset(ratio, *(zero_point_of(value) for value in node.inputs)) * output
+    offset = product_offset(ratio, *(zero_point_of(value) for value in node.inputs)) * output
     values = [value for value in node.inputs if value is not None]
     product = editor.apply("Mul", editor.join("Mul", *values), np.array(_product_multiplier(ratio) / ratio))
-    return editor.apply("Add", product, np.array(added))
+    return editor.apply("Add", product, np.array(offset))
 
 
 def _product_multiplier(ratio: float) -> float:

@@ -87,9 +87,9 @@ class _CompiledRunner(Runner):
         try:
             results = self._request.infer(dict(feeds), share_inputs=True)
         except RuntimeError as error:
-            given = ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in feeds.items())
+            feeds_text = ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in feeds.items())
             raise DataError(
-                f"the model must be able to run on the inputs, got {given}; OpenVINO: {_last_line(error)}"
+                f"the model must be able to run on the inputs, got {feeds_text}; OpenVINO: {_last_line(error)}"
             ) from error
         return {output.get_any_name(): np.array(results[output]) for output in self._compiled.outputs}
 
@@ -99,7 +99,7 @@ def _placed(name: str, operator: str, layers: dict[str, dict[str, str]], *, quan
     if layer is None:
         return PlacedNode(name, operator, "", "", "", "", why="removed or folded by the compiler")
     precision = _TYPES.get(layer["runtimePrecision"], layer["runtimePrecision"])
-    own = layer["name"].partition("/")[0] == name
+    is_own = layer["name"].partition("/")[0] == name
     time = layer.get("execTimeMcs", "")
     return PlacedNode(
         node=name,
@@ -108,7 +108,7 @@ def _placed(name: str, operator: str, layers: dict[str, dict[str, str]], *, quan
         unit=layer["name"],
         precision=precision,
         device="CPU",
-        milliseconds=int(time) / 1000 if own and time.isdigit() else None,
+        milliseconds=int(time) / 1000 if is_own and time.isdigit() else None,
         why=f"OpenVINO computes it in {precision}" if quantized and precision not in _REDUCED else "",
     )
 

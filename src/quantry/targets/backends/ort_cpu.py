@@ -145,13 +145,13 @@ def profiled_kernels(model: SessionModel, feeds: Arrays, options: SessionOptions
         optimized = Path(folder) / "optimized.onnx"
         nodes = onnx.load(optimized, load_external_data=False).graph.node if optimized.exists() else ()
     times: dict[str, list[float]] = {}
-    seen: dict[str, Mapping[str, Any]] = {}
+    arguments_of: dict[str, Mapping[str, Any]] = {}
     for event in events:
         name = str(event.get("name", "")).removesuffix("_kernel_time")
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
             times.setdefault(name, []).append(event["dur"] / 1000)
-            seen[name] = event["args"]
-    written = _outputs_of_parts(nodes, {name: str(arguments["op_name"]) for name, arguments in seen.items()})
+            arguments_of[name] = event["args"]
+    written = _outputs_of_parts(nodes, {name: str(arguments["op_name"]) for name, arguments in arguments_of.items()})
     return [
         Kernel(
             name,
@@ -161,7 +161,7 @@ def profiled_kernels(model: SessionModel, feeds: Arrays, options: SessionOptions
             min(times[name]),
             written.get(name, ()),
         )
-        for name, arguments in seen.items()
+        for name, arguments in arguments_of.items()
     ]
 
 
@@ -171,18 +171,18 @@ def _outputs_of_parts(nodes: Iterable[onnx.NodeProto], kernels: Mapping[str, str
     Such nodes have no name in the optimized graph; the profile names them by operator and number, in the same order.
     """
     nodes = list(nodes)
-    named = {node.name for node in nodes if node.name}
-    waiting = {name: operator for name, operator in kernels.items() if name not in named}
-    found: dict[str, tuple[str, ...]] = {}
+    node_names = {node.name for node in nodes if node.name}
+    unnamed = {name: operator for name, operator in kernels.items() if name not in node_names}
+    outputs: dict[str, tuple[str, ...]] = {}
     for node in nodes:
-        name = next((name for name, operator in waiting.items() if operator == node.op_type), None)
+        name = next((name for name, operator in unnamed.items() if operator == node.op_type), None)
         if node.name or name is None:
             continue
-        del waiting[name]
+        del unnamed[name]
         # Transpose and the parts of pairs are not what an operator consists of: onnxruntime inserts them around it.
         if node.op_type not in ("Transpose", "QuantizeLinear", "DequantizeLinear"):
-            found[name] = tuple(node.output)
-    return found
+            outputs[name] = tuple(node.output)
+    return outputs
 
 
 def _precision(inputs: Iterable[Mapping[str, Any]]) -> str:
@@ -228,11 +228,11 @@ class _Placer:
 
     @staticmethod
     def _owner(kernel: Kernel, nodes: list[ir.Node]) -> str:
-        named = (kernel.name, _RENAMED.sub("", kernel.name))
-        own = [node for node in nodes if node.name in named] or [
+        names = (kernel.name, _RENAMED.sub("", kernel.name))
+        candidates = [node for node in nodes if node.name in names] or [
             node for node in nodes if kernel.operator.endswith(node.op_type)
         ]
-        return (own or nodes)[0].name or ""
+        return (candidates or nodes)[0].name or ""
 
     def _named(self, node: ir.Node) -> Kernel | None:
         """Return the kernel with the node's name, or its output's: the NCHWc layout names kernels so.

@@ -38,9 +38,9 @@ class OrtWeb(Backend):
             return None
         code = f"process.stdout.write(require('{_PACKAGE}/package.json').version)"
         # The package hides its package.json from `require` in some releases; its folder is found in any case.
-        found = subprocess.run([node, "-e", code], capture_output=True, text=True, env=_environment(), check=False)  # noqa: S603
-        if found.returncode == 0:
-            return found.stdout.strip()
+        process = subprocess.run([node, "-e", code], capture_output=True, text=True, env=_environment(), check=False)  # noqa: S603
+        if process.returncode == 0:
+            return process.stdout.strip()
         for folder in _environment()["NODE_PATH"].split(os.pathsep):
             described = Path(folder) / _PACKAGE / "package.json"
             if described.is_file():
@@ -123,8 +123,8 @@ class _NodeRunner(Runner):
         writer.flush()
         header = self._header()
         if "error" in header:
-            given = ", ".join(f"{entry['name']} {entry['type']}{list(entry['dims'])}" for entry in request)
-            raise DataError(f"the model must be able to run on the inputs, got {given}; {header['error']}")
+            feeds_text = ", ".join(f"{entry['name']} {entry['type']}{list(entry['dims'])}" for entry in request)
+            raise DataError(f"the model must be able to run on the inputs, got {feeds_text}; {header['error']}")
         reader = _pipe(self._process.stdout)
         outputs = {
             entry["name"]: np.frombuffer(reader.read(entry["bytes"]), entry["type"]).reshape(entry["dims"]).copy()

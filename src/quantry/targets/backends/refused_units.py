@@ -21,15 +21,15 @@ def refused_units(nodes: list[ir.Node], opened: Callable[[bytes], object]) -> di
     Returns:
         By node name, the backend's message. Units with the same operator, types, shapes and attributes are tried once.
     """
-    known: dict[str, str | None] = {}
+    messages: dict[str, str | None] = {}
     refused: dict[str, str] = {}
     for node in nodes:
         if is_pair_node(node):
             continue
         key = _kind(node)
-        if key not in known:
-            known[key] = _message(node, opened)
-        message = known[key]
+        if key not in messages:
+            messages[key] = _message(node, opened)
+        message = messages[key]
         if message is not None:
             refused[node.name or ""] = message
     return refused

@@ -69,7 +69,9 @@ def prove_accumulators(model: CheckedModel) -> tuple[Accumulator, ...]:
     Returns:
         One entry for each Conv, ConvTranspose, Gemm and MatMul that reads integers, in graph order.
     """
-    return tuple(found for node in model.operators if node.op_type in LINEAR for found in _proven(model, node))
+    return tuple(
+        accumulator for node in model.operators if node.op_type in LINEAR for accumulator in _proven(model, node)
+    )
 
 
 def _proven(model: CheckedModel, node: ir.Node) -> Iterator[Accumulator]:
@@ -146,9 +148,9 @@ def _result(model: CheckedModel, node: ir.Node) -> QuantizedTensor | None:
     """Return the quantized result, also after a fused function."""
     output = node.outputs[0]
     for _ in range(2):
-        found = model.tensors.of(output)
-        if found is not None:
-            return found
+        tensor = model.tensors.of(output)
+        if tensor is not None:
+            return tensor
         readers = [use.node for use in output.uses()]
         if len(readers) != 1 or is_quantize(readers[0]) or not readers[0].outputs:
             return None
@@ -173,8 +175,8 @@ def _tie_share(low: int, high: int, factor: float) -> float:
     if factor <= 0 or not math.isfinite(factor):
         return 0.0
     mantissa, exponent = math.frexp(factor)
-    whole = int(mantissa * 2**53)
-    zeros = (whole & -whole).bit_length() - 1
+    significand = int(mantissa * 2**53)
+    zeros = (significand & -significand).bit_length() - 1
     trailing = -(exponent - 53 + zeros) - 1
     if trailing < 0:
         return 0.0
@@ -200,7 +202,7 @@ class NoOverflow(Rule):
 
     def violations(self, model: CheckedModel) -> Iterator[Violation]:
         """Yield the nodes whose sums can overflow."""
-        for found in prove_accumulators(model):
-            if not found.fits and found.operand_bits <= _SUMMED_IN_INT32:
-                values = f"its sums reach {found.low:,} to {found.high:,}, which need {found.bits} bits, allowed 32"
-                yield self.broken(found.node, values, "use fewer bits for its input or its weight, or split the layer")
+        for sums in prove_accumulators(model):
+            if not sums.fits and sums.operand_bits <= _SUMMED_IN_INT32:
+                values = f"its sums reach {sums.low:,} to {sums.high:,}, which need {sums.bits} bits, allowed 32"
+                yield self.broken(sums.node, values, "use fewer bits for its input or its weight, or split the layer")

@@ -49,8 +49,8 @@ class RedundantFunctions(Rule):
         """Return the recipe with a pair before every function that a range does not contain."""
         spec = recipe.plan.activation
         # Ranges of asymmetric types start where the values do, so those of Relu and Clip end at the bounds.
-        kept = () if spec.symmetric else _BOUNDING
-        functions = tuple(name for name in recipe.plan.fused_activations if name in kept)
+        removable = () if spec.symmetric else _BOUNDING
+        functions = tuple(name for name in recipe.plan.fused_activations if name in removable)
         return replace(recipe, plan=replace(recipe.plan, fused_activations=functions))
 
 

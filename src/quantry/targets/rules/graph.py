@@ -266,28 +266,28 @@ class OperatorTypes(Rule):
     @property
     def text(self) -> str:
         """The rule in one sentence."""
-        parts = (f"{', '.join(e.operators)} not in {' or '.join(t.value for t in e.refused)}" for e in self.entries)
-        return "; ".join(parts)
+        refusals = (f"{', '.join(e.operators)} not in {' or '.join(t.value for t in e.refused)}" for e in self.entries)
+        return "; ".join(refusals)
 
     def violations(self, model: CheckedModel) -> Iterator[Violation]:
         """Yield the nodes that read or write an activation of such a type."""
         for node in model.operators:
             refused = {ir.DataType[t.name] for e in self.entries if node.op_type in e.operators for t in e.refused}
             tensors = [model.tensors.of(value) for value in (*node.inputs[:1], *node.outputs)] if refused else []
-            found = {t.dtype for t in tensors if t is not None and t.dtype in refused}
-            if found:
-                types = " and ".join(sorted(dtype.name.lower() for dtype in found if dtype is not None))
+            used_types = {t.dtype for t in tensors if t is not None and t.dtype in refused}
+            if used_types:
+                types = " and ".join(sorted(dtype.name.lower() for dtype in used_types if dtype is not None))
                 values = f"{node.op_type} in {types}, allowed for it {self.instead.value}"
                 yield self.broken(node.name, values, "quantize the float model with --target, which sets the type")
 
     def legalized(self, recipe: Recipe) -> Recipe:
         """Return the recipe with another type for these operators."""
         plan = recipe.plan
-        found = tuple(name for e in self.entries if plan.activation.dtype in e.refused for name in e.operators)
-        if not found or plan.weights_only:
+        operators = tuple(name for e in self.entries if plan.activation.dtype in e.refused for name in e.operators)
+        if not operators or plan.weights_only:
             return recipe
         spec = replace(plan.activation, dtype=self.instead, symmetric=False)
-        layer = LayerTypes(operators=found, activation=spec, output=spec)
+        layer = LayerTypes(operators=operators, activation=spec, output=spec)
         return _with_layer(recipe, layer)
 
 
@@ -322,13 +322,13 @@ class OneType(Rule):
     def legalized(self, recipe: Recipe) -> Recipe:
         """Return the recipe in which every operator keeps the model's type unless it has its own; pairs convert."""
         plan = recipe.plan
-        others = [
+        differing = [
             spec
             for layer in plan.layers
             for spec in (layer.activation, layer.second_input, layer.output)
             if spec is not None and spec.dtype is not plan.activation.dtype
         ]
-        if not others:
+        if not differing:
             return recipe
         return _with_layer(recipe, LayerTypes(operators=_COMPUTING, activation=plan.activation, output=plan.activation))
 

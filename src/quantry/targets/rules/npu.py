@@ -112,9 +112,9 @@ class ShiftLimits(Rule):
         if limits is None:
             yield "scale.npu is None, so that nothing keeps positions within reach of the shifters; use NpuLimits()"
             return
-        for part in fields(limits):
-            if getattr(limits, part.name) is False:
-                yield f"scale.npu.{part.name} is false, so that positions may be out of reach of the shifters"
+        for limit in fields(limits):
+            if getattr(limits, limit.name) is False:
+                yield f"scale.npu.{limit.name} is false, so that positions may be out of reach of the shifters"
 
 
 def _advice(moves: Mapping[str, int]) -> str:
@@ -130,12 +130,12 @@ def _float_end(graph: ir.Graph) -> set[ir.Node]:
         readers = {use.node for output in node.outputs for use in output.uses()}
         if not is_quantize(node) and node.op_type not in _WEIGHTED and readers <= end:
             end.add(node)
-    found: set[ir.Node] = set()
+    end_nodes: set[ir.Node] = set()
     for node in graph:
         producers = {value.producer() for value in node.inputs if value is not None}
-        if node in end and (node.op_type in _AVERAGES or node.name in decoding or producers & found):
-            found.add(node)
-    return found
+        if node in end and (node.op_type in _AVERAGES or node.name in decoding or producers & end_nodes):
+            end_nodes.add(node)
+    return end_nodes
 
 
 def _is_float(value: ir.Value) -> bool:
@@ -148,8 +148,8 @@ def _is_quantized(value: ir.Value) -> bool:
 
 def _reads_integers(node: ir.Node, operand: ir.Value) -> bool:
     if operand.const_value is not None:
-        others = [value for value in node.inputs if value is not None and value is not operand]
-        return len(others) == 1 and is_correction(node, others[0])
+        operands = [value for value in node.inputs if value is not None and value is not operand]
+        return len(operands) == 1 and is_correction(node, operands[0])
     producer = operand.producer()
     return is_dequantize(producer) or _is_fused(node, operand)
 

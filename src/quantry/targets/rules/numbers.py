@@ -51,10 +51,12 @@ class Types(Rule):
         for name, tensor in model.tensors.tensors.items():
             allowed = self.allowed(tensor.role)
             if tensor.dtype not in [_onnx(dtype) for dtype in allowed]:
-                given = "unknown" if tensor.dtype is None else tensor.dtype.name.lower()
+                type_name = "unknown" if tensor.dtype is None else tensor.dtype.name.lower()
                 names = _listed(allowed)
                 yield self.broken(
-                    tensor.node_name, f"{tensor.role} {name!r} is {given}, allowed {names}", f"quantize it to {names}"
+                    tensor.node_name,
+                    f"{tensor.role} {name!r} is {type_name}, allowed {names}",
+                    f"quantize it to {names}",
                 )
 
     def legalized(self, recipe: Recipe) -> Recipe:
@@ -68,10 +70,10 @@ class Types(Rule):
 
     def conflicts(self, recipe: Recipe) -> Iterator[str]:
         """Yield the fields of a recipe that ask for other types."""
-        for role, where, spec in specs_of(recipe):
+        for role, path, spec in specs_of(recipe):
             if spec.dtype not in self.allowed(role):
                 allowed = _listed(self.allowed(role))
-                yield f"{where}.dtype is {spec.dtype.value}, allowed for {_PLURAL[role]}: {allowed}"
+                yield f"{path}.dtype is {spec.dtype.value}, allowed for {_PLURAL[role]}: {allowed}"
         if isinstance(recipe.plan.bias, DerivedBias) and DataType.INT32 not in self.bias:
             yield f"plan.bias is DerivedBias(), which is int32, allowed for biases: {_listed(self.bias)}"
 
@@ -106,19 +108,19 @@ class Centred(Rule):
         for name, tensor in model.tensors.tensors.items():
             centre = _CENTRE.get(tensor.dtype, 0) if self.unsigned and tensor.dtype is not None else 0
             if tensor.role in self.roles and (tensor.zero_points != centre).any():
-                given = int(tensor.zero_points.reshape(-1)[np.argmax(tensor.zero_points.reshape(-1) != centre)])
-                values = f"{name!r} has zero point {given}, allowed {centre}"
+                zero_point = int(tensor.zero_points.reshape(-1)[np.argmax(tensor.zero_points.reshape(-1) != centre)])
+                values = f"{name!r} has zero point {zero_point}, allowed {centre}"
                 yield self.broken(tensor.node_name, values, "quantize it symmetrically")
 
     def conflicts(self, recipe: Recipe) -> Iterator[str]:
         """Yield the fields of a recipe that ask for asymmetric tensors."""
-        for role, where, spec in specs_of(recipe):
+        for role, path, spec in specs_of(recipe):
             if role not in self.roles:
                 continue
             if not spec.symmetric:
-                yield f"{where}.symmetric is False, and a {role} must be symmetric"
+                yield f"{path}.symmetric is False, and a {role} must be symmetric"
             elif not self.unsigned and spec.dtype.is_integer and not spec.dtype.is_signed:
-                yield f"{where}.dtype is {spec.dtype.value}, whose centre is not 0"
+                yield f"{path}.dtype is {spec.dtype.value}, whose centre is not 0"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,11 +168,11 @@ class Granularity(Rule):
 
     def conflicts(self, recipe: Recipe) -> Iterator[str]:
         """Yield the fields of a recipe that ask for more scales."""
-        for role, where, spec in specs_of(recipe):
+        for role, path, spec in specs_of(recipe):
             finer = (PerChannel, self.weights_per_channel), (PerGroup, self.weights_per_group)
             for kind, allowed in finer:
                 if isinstance(spec.granularity, kind) and not (allowed and role == "weight"):
-                    yield f"{where}.granularity is {kind.__name__}(), and a {role} must have one scale"
+                    yield f"{path}.granularity is {kind.__name__}(), and a {role} must have one scale"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,9 +200,9 @@ class PowersOfTwo(Rule):
 
     def conflicts(self, recipe: Recipe) -> Iterator[str]:
         """Yield the fields of a recipe that ask for other scales."""
-        for _, where, spec in specs_of(recipe):
+        for _, path, spec in specs_of(recipe):
             if spec.dtype.is_integer and not isinstance(spec.scale, PowerOfTwoScale):
-                yield f"{where}.scale is not PowerOfTwoScale()"
+                yield f"{path}.scale is not PowerOfTwoScale()"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,11 +263,11 @@ class FixedScales(Rule):
                 tensor = model.tensors.of(node.outputs[0]) if node.op_type == entry.operator else None
                 if tensor is None or tensor.scales is None or tensor.dtype is not _onnx(entry.dtype):
                     continue
-                given = float(tensor.scales.reshape(-1)[0]), int(tensor.zero_points.reshape(-1)[0])
-                if given != (entry.scale, entry.zero_point):
+                written = float(tensor.scales.reshape(-1)[0]), int(tensor.zero_points.reshape(-1)[0])
+                if written != (entry.scale, entry.zero_point):
                     yield self.broken(
                         node.name,
-                        f"its result {node.outputs[0].name!r} has scale {given[0]:.6g} and zero point {given[1]}, "
+                        f"its result {node.outputs[0].name!r} has scale {written[0]:.6g} and zero point {written[1]}, "
                         f"allowed {entry.scale:.6g} and {entry.zero_point}",
                         "quantize the float model with --target, which sets the scale",
                     )
