@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import quantry
 from onnx_oracle import from_text
 from quantry.cli.app import app
-from quantry.convert import Target, translate
+from quantry.convert import QdqDialect, translate
 from quantry.graph.save import serialize
 from quantry.recipe import (
     PRESETS,
@@ -263,9 +263,9 @@ def test_bodies_are_translated_with_the_model(name: str) -> None:
     recipe = replace(PRESETS["XINT8"].recipe, emit=EmitOptions(VitisQdq(VitisDialect.VAI)))
     vendor = quantized(proto, recipe, samples).to_bytes()
     assert all(any(node.domain for node in body.node) for body in bodies(vendor))
-    for target in Target:
+    for target in QdqDialect:
         content = serialize(translate(ir.from_proto(onnx.load_model_from_string(vendor)), target))
-        if target in (Target.QDQ, Target.STANDARD, Target.ORT_CPU):
+        if target in (QdqDialect.QDQ, QdqDialect.STANDARD, QdqDialect.ORT_CPU):
             assert not any(node.domain == "com.vai.quantize" for body in bodies(content) for node in body.node)
         first, second = ort.InferenceSession(vendor), ort.InferenceSession(content)
         for sample in samples[:3]:

@@ -10,7 +10,7 @@ from convert_models import cases
 from typer.testing import CliRunner
 
 from quantry.cli.app import app
-from quantry.convert import Target, translate
+from quantry.convert import QdqDialect, translate
 from quantry.errors import ModelError, RecipeError
 from quantry.graph.save import serialize
 from quantry.recipe import (
@@ -31,11 +31,11 @@ from quantry.runtime.sessions import deployment_session, run_session, simulation
 
 SOURCES = [Qdq(), *map(VitisQdq, VitisDialect), FixNeuron()]
 FORMAT_OF = {
-    Target.QDQ: Qdq(),
-    Target.VAI: VitisQdq(VitisDialect.VAI),
-    Target.VITIS: VitisQdq(VitisDialect.VITIS),
-    Target.QUARK: VitisQdq(VitisDialect.QUARK),
-    Target.CONTRIB: VitisQdq(VitisDialect.CONTRIB),
+    QdqDialect.QDQ: Qdq(),
+    QdqDialect.VAI: VitisQdq(VitisDialect.VAI),
+    QdqDialect.VITIS: VitisQdq(VitisDialect.VITIS),
+    QdqDialect.QUARK: VitisQdq(VitisDialect.QUARK),
+    QdqDialect.CONTRIB: VitisQdq(VitisDialect.CONTRIB),
 }
 VENDORS = {"com.vai.quantize", "com.amd.quark", "ai.onnx.contrib"}
 S16S8 = cases.types(DataType.INT16, DataType.INT8, symmetric=True)
@@ -57,16 +57,16 @@ def assert_same(expected: ir.Model, actual: ir.Model) -> None:
         np.testing.assert_array_equal(found[name], values)
 
 
-@pytest.mark.parametrize("target", Target)
+@pytest.mark.parametrize("target", QdqDialect)
 @pytest.mark.parametrize("format_", SOURCES, ids=str)
-def test_translation_keeps_the_outputs(format_: Format, target: Target) -> None:
+def test_translation_keeps_the_outputs(format_: Format, target: QdqDialect) -> None:
     original = models.source(cases.XINT8, format_)
     assert_same(original, translate(original, target))
 
 
 @pytest.mark.parametrize("target", FORMAT_OF)
 @pytest.mark.parametrize("format_", SOURCES[:-1], ids=str)
-def test_translation_writes_the_operators_that_the_format_writes(format_: Format, target: Target) -> None:
+def test_translation_writes_the_operators_that_the_format_writes(format_: Format, target: QdqDialect) -> None:
     translated = translate(models.source(cases.XINT8, format_), target)
     assert operators(translated) == operators(models.source(cases.XINT8, FORMAT_OF[target]))
     assert set(translated.functions) == set(models.source(cases.XINT8, FORMAT_OF[target]).functions)
@@ -74,7 +74,7 @@ def test_translation_writes_the_operators_that_the_format_writes(format_: Format
 
 @pytest.mark.parametrize("format_", SOURCES, ids=str)
 def test_standard_leaves_no_vendor_after(format_: Format) -> None:
-    translated = translate(models.source(cases.XINT8, format_), Target.STANDARD)
+    translated = translate(models.source(cases.XINT8, format_), QdqDialect.STANDARD)
     assert not VENDORS & {*translated.opset_imports, *(node.domain for node in translated.graph)}
     assert not translated.functions
 
@@ -82,18 +82,18 @@ def test_standard_leaves_no_vendor_after(format_: Format) -> None:
 def test_model_without_functions_is_understood_by_its_operators_names() -> None:
     original = models.source(cases.XINT8, VitisQdq(VitisDialect.VAI)).clone()
     original.functions.clear()
-    assert_same(models.source(cases.XINT8, Qdq()), translate(original, Target.QDQ))
+    assert_same(models.source(cases.XINT8, Qdq()), translate(original, QdqDialect.QDQ))
 
 
 def test_positions_are_written_where_the_dialect_has_them_and_nowhere_else() -> None:
-    vai = translate(models.source(cases.XINT8, Qdq()), Target.VAI)
+    vai = translate(models.source(cases.XINT8, Qdq()), QdqDialect.VAI)
     assert all({"bit_width", "pos"} <= set(node.attributes) for node in vai.graph if node.domain)
-    back = translate(vai, Target.QDQ)
+    back = translate(vai, QdqDialect.QDQ)
     assert not any({"bit_width", "pos"} & set(node.attributes) for node in back.graph)
 
 
-@pytest.mark.parametrize("target", [Target.VAI, Target.QUARK, Target.STANDARD])
-def test_sixteen_bit_model_keeps_its_early_opset(target: Target) -> None:
+@pytest.mark.parametrize("target", [QdqDialect.VAI, QdqDialect.QUARK, QdqDialect.STANDARD])
+def test_sixteen_bit_model_keeps_its_early_opset(target: QdqDialect) -> None:
     original = models.source(S16S8, VitisQdq(VitisDialect.CONTRIB), opset=13)
     translated = translate(original, target)
     assert translated.opset_imports[""] == 13
@@ -102,18 +102,18 @@ def test_sixteen_bit_model_keeps_its_early_opset(target: Target) -> None:
 
 def test_block_format_is_written_out_as_standard_operators() -> None:
     original = models.source(BLOCKS, VitisQdq(VitisDialect.QUARK))
-    assert_same(original, translate(original, Target.STANDARD))
+    assert_same(original, translate(original, QdqDialect.STANDARD))
 
 
 @pytest.mark.parametrize(
     ("recipe", "format_", "opset", "target", "message"),
     [
-        (S16S8, VitisQdq(VitisDialect.CONTRIB), 13, Target.QDQ, "from opset 21 on.*'contrib'"),
-        (BLOCKS, VitisQdq(VitisDialect.QUARK), 17, Target.VAI, "BFPQuantizeDequantize.*translate to 'standard'"),
+        (S16S8, VitisQdq(VitisDialect.CONTRIB), 13, QdqDialect.QDQ, "from opset 21 on.*'contrib'"),
+        (BLOCKS, VitisQdq(VitisDialect.QUARK), 17, QdqDialect.VAI, "BFPQuantizeDequantize.*translate to 'standard'"),
     ],
 )
 def test_what_a_dialect_cannot_say_raises(
-    recipe: Recipe, format_: Format, opset: int, target: Target, message: str
+    recipe: Recipe, format_: Format, opset: int, target: QdqDialect, message: str
 ) -> None:
     with pytest.raises(ModelError, match=message):
         translate(models.source(recipe, format_, opset), target)
@@ -121,7 +121,7 @@ def test_what_a_dialect_cannot_say_raises(
 
 def test_blocks_stay_as_they_are_in_their_own_dialect() -> None:
     original = models.source(BLOCKS, VitisQdq(VitisDialect.QUARK))
-    assert_same(original, translate(original, Target.QUARK))
+    assert_same(original, translate(original, QdqDialect.QUARK))
 
 
 @pytest.mark.parametrize(
@@ -132,20 +132,20 @@ def test_model_without_pairs_raises_with_what_it_has(operator: str, told: str) -
     only = ir.node(operator, [data], name="only")
     model = ir.Model(ir.Graph([data], only.outputs, nodes=[only], opset_imports={"": 17}), ir_version=8)
     with pytest.raises(ModelError, match=told):
-        translate(model, Target.QDQ)
+        translate(model, QdqDialect.QDQ)
 
 
 def test_vendor_operator_without_its_function_cannot_be_written_out() -> None:
     original = models.source(cases.XINT8, VitisQdq(VitisDialect.VAI)).clone()
     original.functions.clear()
     with pytest.raises(ModelError, match="must have its function"):
-        translate(original, Target.STANDARD)
+        translate(original, QdqDialect.STANDARD)
 
 
 def test_original_is_left_as_it_was() -> None:
     original = models.source(cases.XINT8, FixNeuron())
     before = serialize(original)
-    translate(original, Target.QDQ)
+    translate(original, QdqDialect.QDQ)
     assert serialize(original) == before
 
 
@@ -163,7 +163,7 @@ def test_command_refuses_an_unknown_target_with_the_nearest(tmp_path: Path) -> N
     assert "did you mean 'quark'" in str(done.exception)
 
 
-_PAIRS = [target for target in Target if target not in (Target.STANDARD, Target.ORT_CPU)]
+_PAIRS = [target for target in QdqDialect if target not in (QdqDialect.STANDARD, QdqDialect.ORT_CPU)]
 _HEAD = '<ir_version: 8, opset_import: ["": 17, "ai.onnx.contrib": 1]> g (float[1,4] x) => (float[1,4] y)'
 LEFT_OUT = "<float s = {0.5}> { q = QuantizeLinear(x, s) d = DequantizeLinear(q, s) y = Relu(d) }"
 CONSTANTS = """{
@@ -178,7 +178,7 @@ POSITION = '{ d = ai.onnx.contrib.FixNeuron<bit_width = "8", pos = "1">(x) y = R
 
 @pytest.mark.parametrize("target", _PAIRS)
 @pytest.mark.parametrize("body", [LEFT_OUT, CONSTANTS, POSITION], ids=["omitted", "constants", "position"])
-def test_parameters_of_any_form_are_taken_on(body: str, target: Target) -> None:
+def test_parameters_of_any_form_are_taken_on(body: str, target: QdqDialect) -> None:
     source = ir.from_proto(onnx.parser.parse_model(f"{_HEAD} {body}"))
     session = simulation_session(serialize(translate(source, target)), threads=1)
     found = run_session(session, {"x": np.array([[-1.0, 0.3, 1.7, 60.0]], np.float32)})["y"]
@@ -191,7 +191,7 @@ def test_parameters_of_any_form_are_taken_on(body: str, target: Target) -> None:
 def test_fix_neuron_that_says_too_little_raises(attributes: str, message: str) -> None:
     body = f"{{ y = ai.onnx.contrib.FixNeuron{attributes}(x) }}"
     with pytest.raises(ModelError, match=message):
-        translate(ir.from_proto(onnx.parser.parse_model(f"{_HEAD} {body}")), Target.QDQ)
+        translate(ir.from_proto(onnx.parser.parse_model(f"{_HEAD} {body}")), QdqDialect.QDQ)
 
 
 NPU_SOURCES = [Qdq(), *map(VitisQdq, VitisDialect), FixNeuron()]
@@ -200,7 +200,7 @@ NPU_SOURCES = [Qdq(), *map(VitisQdq, VitisDialect), FixNeuron()]
 @pytest.mark.parametrize("format_", NPU_SOURCES, ids=repr)
 def test_ort_cpu_runs_integer_kernels_with_the_same_bits_in_a_plain_session(format_: Format) -> None:
     source = models.source(cases.XINT8, format_)
-    translated = translate(source, Target.ORT_CPU)
+    translated = translate(source, QdqDialect.ORT_CPU)
     assert ("", "QLinearConv") in operators(translated)
     # All optimizations of onnxruntime, as a user would open it.
     got = run_session(deployment_session(serialize(translated), threads=1), cases.samples()[0])
@@ -210,4 +210,4 @@ def test_ort_cpu_runs_integer_kernels_with_the_same_bits_in_a_plain_session(form
 
 def test_ort_cpu_needs_power_of_two_scales() -> None:
     with pytest.raises(ModelError, match="power-of-two scales"):
-        translate(models.source(Recipe(), Qdq()), Target.ORT_CPU)
+        translate(models.source(Recipe(), Qdq()), QdqDialect.ORT_CPU)

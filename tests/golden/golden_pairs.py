@@ -15,7 +15,7 @@ import onnx_ir as ir
 from golden_models import MODELS, samples
 
 from quantry import quantize
-from quantry.convert import Target, translate
+from quantry.convert import QdqDialect, translate
 from quantry.emit.saturated_bounds import remove_saturated_bounds
 from quantry.errors import QuantryError
 from quantry.graph.save import serialize
@@ -91,7 +91,7 @@ def _written(name: str, recipe: Recipe) -> ir.Model:
 
 
 def _readers() -> Iterator[tuple[str, Callable[[ir.Model], Any]]]:
-    for dialect in Target:
+    for dialect in QdqDialect:
         yield f"convert:{dialect.value}", lambda model, dialect=dialect: translate(model, dialect)
     for tool in READ_TOOLS:
         yield f"tool:{tool}", TOOLS[tool].function

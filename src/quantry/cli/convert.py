@@ -15,7 +15,7 @@ from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe.json_result import Count, JsonResult
 
 if TYPE_CHECKING:
-    from quantry.convert import Target
+    from quantry.convert import QdqDialect
 
 _TO = (
     "qdq, vai, vitis, quark or contrib; standard replaces vendor operators by standard ones; ort-cpu uses "
@@ -62,10 +62,10 @@ def convert(
     out.result(ConvertResult(model, target.value, written, domains))
 
 
-def _target(name: str) -> "Target":
-    from quantry.convert import Target
+def _target(name: str) -> "QdqDialect":
+    from quantry.convert import QdqDialect
 
-    known = [target.value for target in Target]
+    known = [target.value for target in QdqDialect]
     if name not in known:
         raise RecipeError(f"--to must be one of {', '.join(known)}, got {name!r}{nearest_spelling(name, known)}")
-    return Target(name)
+    return QdqDialect(name)

@@ -1,5 +1,5 @@
 """Translate quantized models between dialects, or to standard operators."""
 
-from quantry.convert.translate import Target, translate
+from quantry.convert.translate import QdqDialect, translate
 
-__all__ = ["Target", "translate"]
+__all__ = ["QdqDialect", "translate"]

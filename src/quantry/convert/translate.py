@@ -44,7 +44,7 @@ from quantry.numerics.power_of_two import scale_at
 from quantry.recipe import VitisDialect
 
 
-class Target(enum.Enum):
+class QdqDialect(enum.Enum):
     """A dialect of Q/DQ pairs, no vendor operators at all, or integer kernels; the value is the command line's name."""
 
     QDQ = "qdq"
@@ -58,11 +58,11 @@ class Target(enum.Enum):
     @property
     def dialect(self) -> Dialect | None:
         """The dialect of pairs; None for `STANDARD`, which inlines the functions of vendor operators."""
-        if self is Target.STANDARD:
+        if self is QdqDialect.STANDARD:
             return None
-        if self in (Target.QDQ, Target.ORT_CPU):
+        if self in (QdqDialect.QDQ, QdqDialect.ORT_CPU):
             return STANDARD
-        return CONTRIB if self is Target.CONTRIB else VITIS[VitisDialect(self.value)]
+        return CONTRIB if self is QdqDialect.CONTRIB else VITIS[VitisDialect(self.value)]
 
 
 _INTEGERS = {4: ir.DataType.INT4, 8: ir.DataType.INT8, 16: ir.DataType.INT16}
@@ -138,12 +138,12 @@ _WITHOUT_PAIRS = {
 }
 
 
-def translate(model: ir.Model, target: Target) -> ir.Model:
+def translate(model: ir.Model, target: QdqDialect) -> ir.Model:
     """Return the model in another dialect, with the same outputs.
 
     Args:
         model: A quantized model in any dialect; it is not changed. Vendor operators with known names need not have
-            their functions, except for `Target.STANDARD`.
+            their functions, except for `QdqDialect.STANDARD`.
         target: The new dialect.
 
     Raises:
@@ -167,7 +167,7 @@ def translate(model: ir.Model, target: Target) -> ir.Model:
     if not dialect.is_native:
         _add_zero_points(copy, pairs)
     _rename(copy, pairs, dialect)
-    if target is Target.ORT_CPU:
+    if target is QdqDialect.ORT_CPU:
         _use_integers(copy)
     _drop_unused_domains(copy)
     return copy

@@ -28,8 +28,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from quantry.emit.fusion_barriers import SMALLEST_STEP
 from quantry.emit.graph_editor import GraphEditor
-from quantry.emit.hidden_pairs import SMALLEST_STEP
 from quantry.facts.operators import MATRIX_PRODUCTS, operators_where
 from quantry.graph.qdq import QuantizedTensor
 from quantry.numerics.rounding import round_and_clip

@@ -4,8 +4,8 @@ import onnx_ir as ir
 
 from quantry.emit.blocks import BlockWriter
 from quantry.emit.float_writer import FloatWriter
+from quantry.emit.fusion_barriers import flat_softmaxes, hide_float8_pairs, hide_softmaxes
 from quantry.emit.graph_editor import GraphEditor, Origin
-from quantry.emit.hidden_pairs import flat_softmaxes, hide_float8_pairs, hide_softmaxes
 from quantry.emit.local_functions import QUARK, STANDARD, VITIS, Dialect, FunctionCollector
 from quantry.emit.pairs import PairWriter
 from quantry.execute.quantized_view import QuantizedView

@@ -8,9 +8,9 @@ import onnx_ir as ir
 
 from quantry.emit.dynamic import emit_dynamic
 from quantry.emit.fix_neuron import emit_fix_neuron
+from quantry.emit.fusion_barriers import flat_softmaxes
 from quantry.emit.graph_editor import FIRST_OPSET, GROUPS_SINCE_OPSET, GraphEditor, Origin
 from quantry.emit.graph_template import GraphTemplate, TemplateCache, signature
-from quantry.emit.hidden_pairs import flat_softmaxes
 from quantry.emit.matmul_nbits import emit_matmul_nbits, has_other_weights
 from quantry.emit.pairs import dedicate_pairs
 from quantry.emit.qdq import emit_qdq

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from quantry.memo._fingerprint import Digest
 
-Outcome: TypeAlias = Literal["computed", "reused"]
+CacheStatus: TypeAlias = Literal["computed", "reused"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class TraceEntry:
 
     stage: str
     key: Digest
-    outcome: Outcome
+    outcome: CacheStatus
     seconds: float
     result: Digest
 
@@ -73,5 +73,5 @@ class Trace:
         """Return one row of text per entry, in the order of `columns`, with shortened digests."""
         return [(entry.stage, entry.outcome, f"{entry.seconds:.3f}", entry.result.short) for entry in self.entries]
 
-    def _count(self, stage_name: str, outcome: Outcome) -> int:
+    def _count(self, stage_name: str, outcome: CacheStatus) -> int:
         return sum(entry.stage == stage_name and entry.outcome == outcome for entry in self.entries)

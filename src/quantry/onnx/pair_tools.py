@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantry.convert import Target, translate
+from quantry.convert import QdqDialect, translate
 from quantry.convert.translate import lift_constants
 from quantry.emit.graph_editor import WIDE_TYPES_SINCE_OPSET
 from quantry.errors import ModelError, RecipeError
@@ -164,7 +164,7 @@ def int16_biases(model: ir.Model) -> ir.Model:
 
 def for_cpus(model: ir.Model) -> ir.Model:
     """Return an int8 model for NPUs in the form of CPU models: standard pairs, int32 biases with derived scales."""
-    model = translate(model, Target.QDQ)
+    model = translate(model, QdqDialect.QDQ)
     lift_constants(model)
     for node, bias, floats in list(_stored_biases(model)):
         _write_bias(model, node, bias, floats)
@@ -179,7 +179,7 @@ def standard_pairs(model: ir.Model) -> ir.Model:
     needed = max((WIDE_TYPES_SINCE_OPSET.get(dtype, 0) for dtype in types if dtype is not None), default=0)
     if model.opset_imports[""] < needed:
         model = convert_opset(model, needed)
-    return translate(model, Target.QDQ)
+    return translate(model, QdqDialect.QDQ)
 
 
 def without_pairs_between(model: ir.Model, between_ops: str | Iterable[tuple[str, str]] = "") -> ir.Model:

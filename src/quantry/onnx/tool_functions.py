@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 from PIL import Image
 
-from quantry.convert import Target, translate
+from quantry.convert import QdqDialect, translate
 from quantry.convert.translate import lift_constants
 from quantry.errors import DataError, ModelError, RecipeError
 from quantry.evaluate.metrics import find_metric
@@ -224,7 +224,7 @@ def at_opset(model: ir.Model, target_opset: int = 17) -> ir.Model:
 
 def custom_operators(model: ir.Model, reverse_conversion: bool = False) -> ir.Model:
     """Return the model with vendor operators of the older dialect, or of the newer one."""
-    return translate(model, Target.QUARK if reverse_conversion else Target.VITIS)
+    return translate(model, QdqDialect.QUARK if reverse_conversion else QdqDialect.VITIS)
 
 
 def unique_initializers(model: ir.Model) -> ir.Model:

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantry.convert import Target as Dialect
-from quantry.convert import translate
+from quantry.convert import QdqDialect, translate
 from quantry.errors import DataError, ModelError
 from quantry.evaluate import MetricScore, find_metric
 from quantry.evaluate.metrics.metric import pair_outputs
@@ -58,7 +57,7 @@ def runnable(model: ModelLike) -> bytes:
     except ModelError as error:
         if not _lacks_operator(error):
             raise
-        return serialize(translate(source.load(), Dialect.QDQ))
+        return serialize(translate(source.load(), QdqDialect.QDQ))
     return content
 
 
