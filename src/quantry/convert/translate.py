@@ -212,10 +212,6 @@ def _write_out(model: ir.Model, node: ir.Node) -> None:
     ir.convenience.replace_nodes_and_values(graph, node, [node], [], [output], [product.outputs[0]])
 
 
-def _operator(node: ir.Node) -> tuple[str, str]:
-    return node.domain, node.op_type
-
-
 def _rename(model: ir.Model, pairs: list[ir.Node], dialect: Dialect) -> None:
     opset = model.opset_imports[""]
     needing = [node for node in pairs if _needs_contrib(node, opset)]
@@ -236,7 +232,8 @@ def _rename(model: ir.Model, pairs: list[ir.Node], dialect: Dialect) -> None:
             model.opset_imports.setdefault(pair_dialect.domain, 1)
         if not pair_dialect.is_native:
             functions.use(node, thin_function(node.op_type, pair_dialect, body))
-    for identifier in [key for key in model.functions if key[0] in _VENDORS and not _is_read(model, key)]:
+    called = {node.op_identifier() for node in _nodes(model)}
+    for identifier in [key for key in model.functions if key[0] in _VENDORS and key not in called]:
         del model.functions[identifier]
     functions.finish()
 
@@ -288,7 +285,7 @@ def split_fix_neurons(model: ir.Model) -> None:
     Raises:
         ModelError: A FixNeuron has neither scale and zero point nor a position.
     """
-    for node in [node for node in _nodes(model) if _operator(node) == FIX_NEURON]:
+    for node in [node for node in _nodes(model) if (node.domain, node.op_type) == FIX_NEURON]:
         output, graph = node.outputs[0], node.graph
         assert graph is not None
         _add_fix_neuron_parameters(model, node)
@@ -341,10 +338,6 @@ def _inlined(model: ir.Model) -> ir.Model:
     InlinePass(lambda function: function.domain in _VENDORS)(model)
     _drop_unused_domains(model)
     return model
-
-
-def _is_read(model: ir.Model, identifier: tuple[str, str, str]) -> bool:
-    return any(node.op_identifier() == identifier for node in _nodes(model))
 
 
 def _drop_unused_domains(model: ir.Model) -> None:

@@ -169,13 +169,10 @@ class DirectoryStore:
             folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def _index_file(self, key: Digest) -> Path:
-        return self.path / "index" / key[:2] / f"{key}.json"
-
     def _index_entry(self, key: Digest) -> tuple[Digest, tuple[Note, ...]] | None:
         try:
             with self._reading():
-                entry = json.loads(read_regular(self._index_file(key)))
+                entry = json.loads(read_regular(self.path / "index" / key[:2] / f"{key}.json"))
             result, plain = Digest(entry["result"]), entry["notes"]
             if entry["crc32"] != _index_check(key, result, plain):
                 return None

@@ -22,11 +22,12 @@ def render_pair_page(
         target: The target that the second model ran on; None if it was simulated.
         latency: Times of both; None if they were not measured.
     """
+    departures = "" if diagnosis.departures is None else _falls(diagnosis.departures)
     sections = (
         ("", _summary(diagnosis, latency, target) + _cards(diagnosis, latency)),
         ("How close the outputs are", _scores(diagnosis.outputs)),
         ("Where accuracy is lost", _where(diagnosis)),
-        (f"Where {target} departs from the simulation", _departures(diagnosis, target)),
+        (f"Where {target} departs from the simulation", departures),
         ("Every tensor that both have", _tensors(diagnosis)),
     )
     below = f"outputs compared on {counted(diagnosis.outputs.samples, 'sample')}, tensors on {diagnosis.samples}" + (
@@ -91,10 +92,6 @@ def _where(diagnosis: PairDiagnosis) -> str:
     )
     drawn = chart("line", "accumulated signal-to-noise ratio along the graph", "low")
     return legend + drawn + "<h3>Worst nodes</h3>" + _falls(diagnosis.falls)
-
-
-def _departures(diagnosis: PairDiagnosis, target: str | None) -> str:
-    return "" if target is None or diagnosis.departures is None else _falls(diagnosis.departures)
 
 
 def _falls(falls: tuple[Fall, ...]) -> str:

@@ -123,7 +123,8 @@ def _next(search: SearchFacts, level: str) -> str:
 def _boxes(search: SearchFacts) -> Iterator[tuple[str, str]]:
     best = search.winner
     if best is not None and best["score"] is not None:
-        interval = f", 95 % interval {_interval(best['interval'])}" if best["interval"] else ""
+        _, interval = score_texts(best["score"], best["interval"])
+        interval = f", 95 % interval {interval}" if interval else ""
         yield f"{search.metric} {_score_of(best['score'], search)}", f"best: trial {best['number']}{interval}"
         if search.float_score is not None:
             than = f"than the float model's {_score_of(search.float_score, search)}"
@@ -199,15 +200,15 @@ def _parameters(search: SearchFacts) -> str:
         return "<p>All trials with a score have the same values.</p>"
     rows = (
         (
-            f"<code>{escape(entry['parameter'])}</code>" if first else "",
+            "" if position else f"<code>{escape(entry['parameter'])}</code>",
             f"<code>{escape(value)}</code>",
             str(len(drops)),
             _score_of(sum(drops) / len(drops), search),
             _score_of(min(drops), search),
         )
         for entry in search.importance
-        for first, (value, drops) in _first(
-            sorted(entry["values"].items(), key=lambda entry: sum(entry[1]) / len(entry[1]))
+        for position, (value, drops) in enumerate(
+            sorted(entry["values"].items(), key=lambda value: sum(value[1]) / len(value[1]))
         )
     )
     share = hint(
@@ -224,10 +225,6 @@ def _parameters(search: SearchFacts) -> str:
         f"<h3>Values together</h3>{lines}{together}<h3>Each value</h3>{values}"
         + table(("parameter", "value", "trials", "mean drop", "smallest drop"), rows)
     )
-
-
-def _first(entries: list[tuple[str, list[float]]]) -> Iterator[tuple[bool, tuple[str, list[float]]]]:
-    return ((index == 0, entry) for index, entry in enumerate(entries))
 
 
 def _recipe_diff(search: SearchFacts) -> str:
@@ -307,10 +304,6 @@ def _change(drop: float, search: SearchFacts) -> str:
     """Return how much better or worse than the float model a score is."""
     size = _score_of(abs(drop), search)
     return f"{size} worse" if drop > 0 else f"{size} better" if float(size) else "equal"
-
-
-def _interval(interval: Sequence[float] | None) -> str:
-    return "" if interval is None else score_texts(interval[0], (interval[0], interval[1]))[1]
 
 
 def _duration(seconds: float) -> str:

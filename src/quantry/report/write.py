@@ -18,7 +18,7 @@ from quantry.report.facts import collect_facts, placement_facts
 from quantry.report.page import render_page
 from quantry.report.pair_page import render_pair_page
 from quantry.report.pictures import changed_images
-from quantry.report.search_facts import SearchFacts, read_facts
+from quantry.report.search_facts import read_facts
 from quantry.report.search_page import render_search_facts, render_search_page
 
 
@@ -129,14 +129,13 @@ def render_folders(folders: Sequence[str | os.PathLike[str]]) -> str:
     Raises:
         DataError: A folder has no search.
     """
-    searches = [_named(read_facts(Path(folder)), Path(folder), alone=len(folders) == 1) for folder in folders]
+    searches = [read_facts(Path(folder)) for folder in folders]
+    if len(folders) > 1:
+        pairs = zip(searches, folders, strict=True)
+        searches = [replace(search, title=f"{search.title} ({folder})") for search, folder in pairs]
     recipe = Path(folders[0]) / "recipe.yaml"
     text = recipe.read_text(encoding="utf-8") if recipe.is_file() else None
     return render_search_facts(searches, text)
-
-
-def _named(search: SearchFacts, folder: Path, *, alone: bool) -> SearchFacts:
-    return search if alone else replace(search, title=f"{search.title} ({folder})")
 
 
 def _write(page: str, target: Path) -> Path:

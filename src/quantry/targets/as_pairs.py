@@ -136,7 +136,8 @@ class _Rewriter:
         inputs = [floats, grid.scale, grid.zero_point]
         quantize = self._node("QuantizeLinear", inputs, f"{node.name}_QuantizeLinear", node)
         self._grids[quantize.outputs[0]] = grid
-        self._replace(node, quantize.outputs[0])
+        new = quantize.outputs[0]
+        ir.convenience.replace_nodes_and_values(self._graph, node, [node], [], [node.outputs[0]], [new])
 
     def _requantize(self, node: ir.Node, output: ir.Value, grid: _Grid) -> None:
         readers = [(use.node, use.idx) for use in output.uses()]
@@ -166,9 +167,6 @@ class _Rewriter:
         node = ir.node(operator, inputs, name=name)
         self._graph.insert_before(before, node)
         return node
-
-    def _replace(self, node: ir.Node, new: ir.Value) -> None:
-        ir.convenience.replace_nodes_and_values(self._graph, node, [node], [], [node.outputs[0]], [new])
 
     def _constant(self, values: np.ndarray | np.generic, stem: str | None = None) -> ir.Value:
         name = f"{stem or 'constant'}_{self._next()}"

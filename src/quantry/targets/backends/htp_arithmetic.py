@@ -106,7 +106,8 @@ def _product(editor: Editor, node: ir.Node, output: float) -> bool:
     if not is_along_channels(node, steps.size):
         return False
     spread = (-1, 1, 1) if node.op_type in ("Conv", "ConvTranspose") and steps.size > 1 else (-1,)
-    steps = steps.reshape(spread[: _rank(node)])
+    shape = node.outputs[0].shape
+    steps = steps.reshape(spread if node.op_type != "Conv" or shape is None else spread[: len(shape) - 1])
     # HTP computes the factors in float32, which decides about those between two multipliers.
     ratio = (steps.astype(np.float32) / np.float32(output)).astype(np.float64)
     ratio = np.maximum(ratio, np.finfo(np.float32).tiny)
@@ -180,8 +181,3 @@ def _finish(editor: Editor, total: ir.Value, output: float, readers: list[tuple[
     result = editor.apply("Mul", editor.apply("Floor", total), np.array(output))
     for reader, index in readers:
         reader.replace_input_with(index, result)
-
-
-def _rank(node: ir.Node) -> int:
-    shape = node.outputs[0].shape
-    return 3 if node.op_type != "Conv" or shape is None else len(shape) - 1

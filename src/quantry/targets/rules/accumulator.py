@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from quantry.facts.operators import LINEAR, OPERATORS
 from quantry.graph.edit import constant_of, int_of
 from quantry.graph.qdq import QuantizedTensor, is_quantize, read_through
-from quantry.recipe import DataType
 from quantry.targets.rules.rule import CheckedModel, Rule, Violation
 
 _SUMMED_IN_INT32 = 8
@@ -93,11 +92,8 @@ def _proven(model: CheckedModel, node: ir.Node) -> Iterator[Accumulator]:
     bias = _bias(node, scales, len(lows))
     lows, highs = lows + bias, highs + bias
     ties = _ties(lows, highs, scales, _result(model, node))
-    yield Accumulator(node.name or "", node.op_type, int(lows.min()), int(highs.max()), _bits(data, weight), ties)
-
-
-def _bits(*tensors: QuantizedTensor) -> int:
-    return max(DataType[tensor.dtype.name].bits for tensor in tensors if tensor.dtype is not None)
+    bits = max((high - low).bit_length() for low, high in (data.limits, weight.limits))
+    yield Accumulator(node.name or "", node.op_type, int(lows.min()), int(highs.max()), bits, ties)
 
 
 def _rows(node: ir.Node, integers: NDArray[np.int64], weight: QuantizedTensor) -> NDArray[np.int64]:

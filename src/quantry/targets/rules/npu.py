@@ -55,9 +55,10 @@ class Closed(Rule):
             if node in on_cpu or node.name in model.excluded or node.outputs[0] in masked:
                 continue
             computes = node.op_type in _COMPUTING
-            if computes or (node.op_type in _MOVING and _is_quantized(node.outputs[0])):
-                yield from self._operands(node, masked)
             output = node.outputs[0]
+            is_quantized = any(is_quantize(use.node) for use in output.uses())
+            if computes or (node.op_type in _MOVING and is_quantized):
+                yield from self._operands(node, masked)
             if computes and _is_float(output) and not _writes_integers(output):
                 change = "quantize it: insert a QuantizeLinear after the node"
                 yield self.broken(node.name, f"its result {output.name!r} is float", change)
@@ -140,10 +141,6 @@ def _float_end(graph: ir.Graph) -> set[ir.Node]:
 
 def _is_float(value: ir.Value) -> bool:
     return value.dtype in (None, ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
-
-
-def _is_quantized(value: ir.Value) -> bool:
-    return any(is_quantize(use.node) for use in value.uses())
 
 
 def _reads_integers(node: ir.Node, operand: ir.Value) -> bool:
