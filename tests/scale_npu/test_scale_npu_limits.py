@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantry.recipe import NpuLimits
-from quantry.scale.npu import LIMITS, Finding, Unit
+from quantry.scale.npu import LIMITS, ShiftViolation, Unit
 
 BY_NAME = {limit.name: limit for limit in LIMITS}
 POSITION = st.integers(-20, 30)
 
 
-def find(name: str, unit: Unit, **positions: int) -> Finding | None:
+def find(name: str, unit: Unit, **positions: int) -> ShiftViolation | None:
     return BY_NAME[name].find(unit, positions)
 
 

@@ -189,10 +189,10 @@ def test_target_from_python_may_have_a_rule_of_its_own(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("""
 from dataclasses import dataclass
-from quantry.targets import Rule, Target
+from quantry.targets import TargetRule, Target
 
 @dataclass(frozen=True, kw_only=True)
-class NoSigmoid(Rule):
+class NoSigmoid(TargetRule):
     name = "no sigmoid"
 
     @property

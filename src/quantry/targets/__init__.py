@@ -5,7 +5,7 @@ from quantry.targets.backends import BACKENDS, Backend, PlacedNode, Runner
 from quantry.targets.check import check_model
 from quantry.targets.placement import Placement, place
 from quantry.targets.registry import TARGETS, backend_of, default_target, find_target, target_of_model
-from quantry.targets.rules import CheckedModel, Rule, Violation
+from quantry.targets.rules import CheckedModel, TargetRule, Violation
 from quantry.targets.rules.accumulator import Accumulator, prove_accumulators
 from quantry.targets.speed import LEAST_SPEEDUP, measure_on_target, slow_because
 from quantry.targets.target import Target
@@ -19,9 +19,9 @@ __all__ = [
     "CheckedModel",
     "PlacedNode",
     "Placement",
-    "Rule",
     "Runner",
     "Target",
+    "TargetRule",
     "Violation",
     "backend_of",
     "check_model",

@@ -10,7 +10,7 @@ from quantry.graph.float_model import FloatModel
 from quantry.recipe import PRESETS, Recipe
 from quantry.recipe.checked import Checked
 from quantry.targets.backends import Backend
-from quantry.targets.rules import Rule, Types
+from quantry.targets.rules import TargetRule, Types
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Target(Checked):
     name: str
     summary: str
     recommended: tuple[str, ...]
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[TargetRule, ...] = ()
     backend: str | Backend = ""
     float_elsewhere: bool = False
     notes: tuple[str, ...] = ()

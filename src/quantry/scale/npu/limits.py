@@ -24,7 +24,7 @@ Positions = Mapping[str, int]
 
 
 @dataclass(frozen=True)
-class Finding:
+class ShiftViolation:
     """A violated limit.
 
     Attributes:
@@ -49,7 +49,7 @@ class Limit(Protocol):
         """Name of the field in `quantry.recipe.NpuLimits`."""
         ...
 
-    def find(self, unit: Unit, positions: Positions) -> Finding | None:
+    def find(self, unit: Unit, positions: Positions) -> ShiftViolation | None:
         """Return how a unit violates the limit, or None if the limit holds or does not apply.
 
         Args:
@@ -71,7 +71,7 @@ class Align:
     name: str
     operators: tuple[str, ...]
 
-    def find(self, unit: Unit, positions: Positions) -> Finding | None:
+    def find(self, unit: Unit, positions: Positions) -> ShiftViolation | None:
         """Compare all tensors of the unit."""
         if unit.operator not in self.operators or unit.output is None:
             return None
@@ -81,7 +81,7 @@ class Align:
         if max(found.values()) == smallest:
             return None
         inputs = ", ".join(str(positions[tensor]) for tensor in unit.inputs)
-        return Finding(
+        return ShiftViolation(
             f"ipos {inputs} and opos {positions[unit.output]}, allowed one position",
             {tensor: smallest for tensor, position in found.items() if position != smallest},
         )
@@ -98,7 +98,7 @@ class HardSigmoid:
 
     name: str = "hard_sigmoid"
 
-    def find(self, unit: Unit, positions: Positions) -> Finding | None:
+    def find(self, unit: Unit, positions: Positions) -> ShiftViolation | None:
         """Clamp input and output."""
         if unit.operator != "HardSigmoid" or unit.output is None or not unit.inputs:
             return None
@@ -113,7 +113,7 @@ class HardSigmoid:
             f"opos {result}, allowed {_LOWEST_OUTPUT} to {highest_output}"
         )
         moves = {unit.inputs[0]: wanted_data, unit.output: wanted_result}
-        return Finding(values, {tensor: move for tensor, move in moves.items() if positions[tensor] != move})
+        return ShiftViolation(values, {tensor: move for tensor, move in moves.items() if positions[tensor] != move})
 
 
 BIAS_SHIFT_HIGH = 15
@@ -131,7 +131,7 @@ class ShiftBias:
 
     name: str = "shift_bias"
 
-    def find(self, unit: Unit, positions: Positions) -> Finding | None:
+    def find(self, unit: Unit, positions: Positions) -> ShiftViolation | None:
         """Compare the accumulator's position with that of the bias."""
         needed = (unit.weight, unit.bias, unit.output)
         if unit.operator not in WEIGHTED or None in needed or not unit.inputs:
@@ -147,7 +147,7 @@ class ShiftBias:
             return None
         values = f"wpos {weight} + ipos {data} - bpos {bias} = {shift}, allowed {low} to {BIAS_SHIFT_HIGH}"
         moves = {unit.bias: weight + data - low} if shift < low else {unit.weight: weight - (shift - BIAS_SHIFT_HIGH)}
-        return Finding(values, moves)
+        return ShiftViolation(values, moves)
 
 
 _CUT_LOW, CUT_HIGH = 0, 16
@@ -163,7 +163,7 @@ class ShiftCut:
 
     name: str = "shift_cut"
 
-    def find(self, unit: Unit, positions: Positions) -> Finding | None:
+    def find(self, unit: Unit, positions: Positions) -> ShiftViolation | None:
         """Compare the accumulator's position with that of the result."""
         if unit.operator not in WEIGHTED or unit.weight is None or unit.output is None or not unit.inputs:
             return None
@@ -173,7 +173,7 @@ class ShiftCut:
             return None
         values = f"wpos {weight} + ipos {data} - opos {result} = {cut}, allowed {_CUT_LOW} to {CUT_HIGH}"
         moves = {unit.output: weight + data} if cut < _CUT_LOW else {unit.weight: result - data + CUT_HIGH}
-        return Finding(values, moves)
+        return ShiftViolation(values, moves)
 
 
 _WIDEST = 7
@@ -185,7 +185,7 @@ class ShiftRead:
 
     name: str = "shift_read"
 
-    def find(self, unit: Unit, positions: Positions) -> Finding | None:
+    def find(self, unit: Unit, positions: Positions) -> ShiftViolation | None:
         """Compare the operands."""
         if unit.operator not in ("Add", "Sub") or len(unit.inputs) < 2:
             return None
@@ -194,7 +194,7 @@ class ShiftRead:
         if high - low <= _WIDEST:
             return None
         moves = {tensor: low + _WIDEST for tensor, position in found.items() if position > low + _WIDEST}
-        return Finding(f"ipos {high} - ipos {low} = {high - low}, allowed 0 to {_WIDEST}", moves)
+        return ShiftViolation(f"ipos {high} - ipos {low} = {high - low}, allowed 0 to {_WIDEST}", moves)
 
 
 _ADD = (-7, 25)
@@ -211,7 +211,7 @@ class ShiftWrite:
 
     name: str = "shift_write"
 
-    def find(self, unit: Unit, positions: Positions) -> Finding | None:
+    def find(self, unit: Unit, positions: Positions) -> ShiftViolation | None:
         """Compare the accumulator's position with that of the result."""
         if unit.operator not in ("Add", "Mul") or unit.output is None or len(unit.inputs) != 2:
             return None
@@ -225,12 +225,12 @@ class ShiftWrite:
         label = "min(ipos)" if unit.operator == "Add" else "sum(ipos)"
         values = f"{label} {accumulator} - opos {result} = {shift}, allowed {low} to {high}"
         if shift < low:
-            return Finding(values, {unit.output: accumulator - low})
+            return ShiftViolation(values, {unit.output: accumulator - low})
         pick = min if unit.operator == "Add" else max
         operand = pick(unit.inputs, key=positions.__getitem__)
         # A square has the same operand twice, so each step counts twice.
         excess = (shift - high + 1) // 2 if unit.operator == "Mul" and len(set(unit.inputs)) == 1 else shift - high
-        return Finding(values, {operand: positions[operand] - excess})
+        return ShiftViolation(values, {operand: positions[operand] - excess})
 
 
 _SWISH_LOW, _SWISH_HIGH = 0, 15
@@ -245,7 +245,7 @@ class Swish:
 
     name: str = "swish"
 
-    def find(self, unit: Unit, positions: Positions) -> Finding | None:
+    def find(self, unit: Unit, positions: Positions) -> ShiftViolation | None:
         """Compare the product's position with that of the result."""
         if not unit.swish or unit.output is None or len(unit.inputs) != 2:
             return None
@@ -257,7 +257,7 @@ class Swish:
         allowed = f"allowed {_SWISH_LOW} to {_SWISH_HIGH}"
         values = f"ipos {positions[data]} + ipos {positions[gate]} - opos {result} = {shift}, {allowed}"
         moves = {unit.output: total} if shift < _SWISH_LOW else {data: positions[data] - (shift - _SWISH_HIGH)}
-        return Finding(values, moves)
+        return ShiftViolation(values, moves)
 
 
 LIMITS: tuple[Limit, ...] = (
@@ -270,4 +270,4 @@ LIMITS: tuple[Limit, ...] = (
     Swish(),
 )
 
-__all__ = ["BIAS_SHIFT_HIGH", "CUT_HIGH", "LIMITS", "Finding", "Limit"]
+__all__ = ["BIAS_SHIFT_HIGH", "CUT_HIGH", "LIMITS", "Limit", "ShiftViolation"]

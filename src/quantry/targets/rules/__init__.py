@@ -24,7 +24,7 @@ from quantry.targets.rules.numbers import (
     SmallestRange,
     Types,
 )
-from quantry.targets.rules.rule import CheckedModel, Rule, Violation
+from quantry.targets.rules.rule import CheckedModel, TargetRule, Violation
 
 AnyRule = (
     StaticFormats
@@ -69,12 +69,12 @@ __all__ = [
     "QuantizedResiduals",
     "RedundantFunctions",
     "RefusedTypes",
-    "Rule",
     "SecondOperand",
     "ShiftLimits",
     "SmallestRange",
     "StaticFormats",
     "StaticShapes",
+    "TargetRule",
     "Types",
     "Violation",
     "WrittenAttributes",

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from quantry.facts.operators import LINEAR, OPERATORS
 from quantry.graph.edit import constant_of, int_of
 from quantry.graph.qdq import QuantizedTensor, is_quantize, read_through
-from quantry.targets.rules.rule import CheckedModel, Rule, Violation
+from quantry.targets.rules.rule import CheckedModel, TargetRule, Violation
 
 _SUMMED_IN_INT32 = 8
 INT32 = (-(2**31), 2**31 - 1)
@@ -183,7 +183,7 @@ def _tie_share(low: int, high: int, factor: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoOverflow(Rule):
+class NoOverflow(TargetRule):
     """No sum of 8-bit products of a Conv, Gemm or MatMul can leave the range of int32, whatever the input.
 
     Wider operands are computed in float or summed in more bits.

@@ -9,14 +9,14 @@ from quantry.facts.operators import LINEAR
 from quantry.graph.edit import bounds_of
 from quantry.graph.qdq import QuantizedTensor, quantizers_of
 from quantry.recipe import DataType, Dynamic, Recipe
-from quantry.targets.rules.rule import CheckedModel, Rule, Violation
+from quantry.targets.rules.rule import CheckedModel, TargetRule, Violation
 
 _EIGHT_BITS = (DataType.UINT8, DataType.INT8)
 _BOUNDING = ("Relu", "Clip")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RedundantFunctions(Rule):
+class RedundantFunctions(TargetRule):
     """A function between a linear operator and its quantizer is one that the quantizer's range applies anyway.
 
     ::
@@ -55,7 +55,7 @@ class RedundantFunctions(Rule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FasterForms(Rule):
+class FasterForms(TargetRule):
     """Operators with slow 8-bit kernels are written as convolutions that compute the same."""
 
     name = "faster forms"

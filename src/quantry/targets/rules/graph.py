@@ -12,7 +12,7 @@ from quantry.graph.qdq import is_dequantize
 from quantry.plan.rules import RULE_OF_OPERATOR
 from quantry.recipe import DataType, Dynamic, LayerTypes, MatMulNBits, Recipe
 from quantry.recipe.checked import Checked
-from quantry.targets.rules.rule import OTHER_FORMATS, CheckedModel, Rule, Violation
+from quantry.targets.rules.rule import OTHER_FORMATS, CheckedModel, TargetRule, Violation
 
 # Operators that only move or select values have the type of what they move.
 _MOVING = (Family.SELECTION, Family.PADDING, Family.RESIZE)
@@ -25,7 +25,7 @@ _CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 
 @dataclass(frozen=True, kw_only=True)
-class StaticFormats(Rule):
+class StaticFormats(TargetRule):
     """Quantization with constant scales, in a format of single integers.
 
     Attributes:
@@ -57,7 +57,7 @@ class StaticFormats(Rule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StaticShapes(Rule):
+class StaticShapes(TargetRule):
     """All inputs have shapes that are known when the model is compiled."""
 
     name = "static shapes"
@@ -88,7 +88,7 @@ class StaticShapes(Rule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WrittenAttributes(Rule):
+class WrittenAttributes(TargetRule):
     """Attributes that must be written out, even with their default value.
 
     Attributes:
@@ -126,7 +126,7 @@ class WrittenAttributes(Rule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoOperators(Rule):
+class NoOperators(TargetRule):
     """Operators that the target refuses.
 
     Attributes:
@@ -157,7 +157,7 @@ class NoOperators(Rule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FloatType(Rule):
+class FloatType(TargetRule):
     """The float type of the graph around the quantized tensors.
 
     Attributes:
@@ -185,7 +185,7 @@ class FloatType(Rule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SecondOperand(Rule):
+class SecondOperand(TargetRule):
     """The type of an operator's second operand if its first has a given type.
 
     Attributes:
@@ -250,7 +250,7 @@ class RefusedTypes(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OperatorTypes(Rule):
+class OperatorTypes(TargetRule):
     """Operators that have fewer types than the others.
 
     Attributes:
@@ -292,7 +292,7 @@ class OperatorTypes(Rule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneType(Rule):
+class OneType(TargetRule):
     """Activations that one operator reads and writes have one type; where types change, a pair converts.
 
     Attributes:
@@ -334,7 +334,7 @@ class OneType(Rule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizedResiduals(Rule):
+class QuantizedResiduals(TargetRule):
     """An Add after a convolution reads both operands quantized, or none, so that it is fused with the convolution.
 
     Sums of transformers are not fused: their residuals and masks may stay float.
@@ -361,7 +361,7 @@ class QuantizedResiduals(Rule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizedInputs(Rule):
+class QuantizedInputs(TargetRule):
     """Some operators that only move data read a quantized tensor, also at the start of the model.
 
     Attributes:

@@ -12,7 +12,7 @@ from quantry.plan.after_layers import post_processing
 from quantry.plan.stay_float import masked_tensors
 from quantry.recipe import NpuLimits, Recipe
 from quantry.scale.npu import LIMITS, find_units, is_correction
-from quantry.targets.rules.rule import CheckedModel, Rule, Violation
+from quantry.targets.rules.rule import CheckedModel, TargetRule, Violation
 
 _COMPUTING = operators_where(lambda row: row.npu and not row.npu.moves)
 _MOVING = operators_where(lambda row: row.npu and row.npu.moves)
@@ -27,7 +27,7 @@ _FUSED_AFTER = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Closed(Rule):
+class Closed(TargetRule):
     """Every operator that the NPU computes reads and writes quantized tensors.
 
     Float operators that the NPU does not have are allowed, and so are those that only move data to an output of the
@@ -81,7 +81,7 @@ class Closed(Rule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShiftLimits(Rule):
+class ShiftLimits(TargetRule):
     """The limits of the NPU's shifters on the positions of neighbouring tensors: `quantry.recipe.NpuLimits`."""
 
     name = "shift limits"

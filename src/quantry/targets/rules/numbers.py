@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from quantry.graph.qdq import QuantizedTensor
 from quantry.recipe import DataType, DerivedBias, FixedScale, OwnBias, PerChannel, PerGroup, PowerOfTwoScale, Recipe
-from quantry.targets.rules.rule import CheckedModel, Rule, Violation, specs_of
+from quantry.targets.rules.rule import CheckedModel, TargetRule, Violation, specs_of
 
 _CENTRE = {ir.DataType.UINT4: 8, ir.DataType.UINT8: 128, ir.DataType.UINT16: 32768}
 _PLURAL = {"activation": "activations", "weight": "weights", "bias": "biases"}
@@ -20,7 +20,7 @@ def _onnx(dtype: DataType) -> ir.DataType:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Types(Rule):
+class Types(TargetRule):
     """The types that the target computes with.
 
     Attributes:
@@ -83,7 +83,7 @@ def _listed(types: tuple[DataType, ...]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Centred(Rule):
+class Centred(TargetRule):
     """Zero points at the centre of the type: symmetric quantization.
 
     Attributes:
@@ -124,7 +124,7 @@ class Centred(Rule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Granularity(Rule):
+class Granularity(TargetRule):
     """How many scales a tensor may have.
 
     Attributes:
@@ -176,7 +176,7 @@ class Granularity(Rule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PowersOfTwo(Rule):
+class PowersOfTwo(TargetRule):
     """Every scale is a power of two: the target shifts instead of multiplying."""
 
     name = "power of two"
@@ -206,7 +206,7 @@ class PowersOfTwo(Rule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmallestRange(Rule):
+class SmallestRange(TargetRule):
     """The range of an activation, largest minus smallest real value, must not be smaller than this.
 
     Attributes:
@@ -238,7 +238,7 @@ class SmallestRange(Rule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedScales(Rule):
+class FixedScales(TargetRule):
     """Results with a scale that the target fixes.
 
     Attributes:

@@ -115,7 +115,7 @@ class CheckedModel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule(Checked):
+class TargetRule(Checked):
     """One rule of a target.
 
     Attributes:
