@@ -19,7 +19,6 @@ LOGGER = "quantry.autosearch"
 """Name of the logger; records have the level INFO, which is not shown by default."""
 
 
-
 class SearchCallback(Protocol):
     """Is called when something happens in a search."""
 

@@ -53,7 +53,7 @@ from quantry.emit.integer import (
 from quantry.emit.local_functions import CONTRIB, STANDARD, VITIS
 from quantry.emit.qoperator import use_integer_kernels
 from quantry.facts.operators import MATRIX_PRODUCTS, operators_where
-from quantry.graph.qdq import QuantizedTensor, is_dequantize, is_quantize, tensor_of
+from quantry.graph.qdq import QuantizedTensor, is_dequantize, is_pair_operator, is_quantize, tensor_of
 from quantry.numerics.rounding import round_and_clip
 
 _EXACT_INTEGERS = 2**24  # float32 holds every integer up to here
@@ -77,7 +77,7 @@ def use_exact_integers(model: ir.Model) -> int:
     Returns:
         Number of products (Conv, Gemm, MatMul) that were replaced. Without one, nothing gets faster.
     """
-    if not any(node.op_type.endswith(("QuantizeLinear", FIX_NEURON[1])) for node in model.graph):
+    if not any(is_quantize(node) or node.op_type == FIX_NEURON[1] for node in model.graph):
         return 0
     InlinePass(lambda function: function.domain in _VENDORS)(model)
     LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
@@ -107,7 +107,7 @@ def may_use_exact_integers(proto: onnx.ModelProto) -> bool:
     return any(
         node.input[0] in constants and _may_be_powers(constants.get(node.input[1]))
         for node in proto.graph.node
-        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and len(node.input) > 1
+        if is_pair_operator(node.op_type) and len(node.input) > 1
     )
 
 

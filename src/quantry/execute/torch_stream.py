@@ -19,10 +19,9 @@ from quantry.execute.activation_stream import ActivationStore
 from quantry.execute.interpreter import TorchCall, interpretable, torch_call
 from quantry.execute.joined_samples import Tensors, joined, joins
 from quantry.execute.simulation import CONTRIB
+from quantry.graph.qdq import is_pair_node, is_quantize
 from quantry.graph.segments import values_used
 from quantry.numerics.torch_quantizer import round_and_clip
-
-_PAIR = ("QuantizeLinear", "DequantizeLinear")
 
 _HELD = {np.dtype(np.int8): torch.int8, np.dtype(np.uint8): torch.uint8, np.dtype(np.int16): torch.int16}
 """Types that store integers; torch cannot compute with uint16, which is stored in 32 bits."""
@@ -72,7 +71,7 @@ class NodeRunner:
             arguments = [
                 self._value(values, node, value).to(self._device) for value in node.inputs if value is not None
             ]
-            if node.op_type == _PAIR[0]:
+            if is_quantize(node):
                 return (_quantized(node, arguments),)
             integers, scale, zero_point = arguments
             return ((integers.float() - zero_point) * scale,)
@@ -101,9 +100,7 @@ class NodeRunner:
 
 def reason_against(model: ir.Model) -> str | None:
     """Return why a model, or its simulation, cannot run in torch; None if it can."""
-    reasons = (
-        None if node.domain == CONTRIB and node.op_type in _PAIR else interpretable(node) for node in model.graph
-    )
+    reasons = (None if node.domain == CONTRIB and is_pair_node(node) else interpretable(node) for node in model.graph)
     return next((reason for reason in reasons if reason is not None), None)
 
 

@@ -42,7 +42,12 @@ def is_dequantize(node: ir.Node | None) -> bool:
 
 def is_pair_node(node: ir.Node | None) -> bool:
     """Whether a node is one of the two nodes of a pair, in any dialect."""
-    return is_quantize(node) or is_dequantize(node)
+    return node is not None and is_pair_operator(node.op_type)
+
+
+def is_pair_operator(op_type: str) -> bool:
+    """Whether an operator type is QuantizeLinear or DequantizeLinear of any dialect."""
+    return op_type.casefold() in _QUANTIZERS | _DEQUANTIZERS
 
 
 def is_fake_quantize(node: ir.Node) -> bool:

@@ -9,6 +9,7 @@ import onnx
 
 from quantry.data.random_data import RandomData
 from quantry.errors import DataError, RecipeError
+from quantry.graph.qdq import is_pair_operator
 from quantry.onnx.translate import Job
 from quantry.quantization import QuantizationResult
 from quantry.recipe import GivenRange
@@ -64,4 +65,4 @@ def store_ranges(result: QuantizationResult, path: Path, method: str) -> None:
 
 def is_partly_quantized(model: onnx.ModelProto) -> bool:
     """Whether a model has Q/DQ pairs already."""
-    return any(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in model.graph.node)
+    return any(is_pair_operator(node.op_type) for node in model.graph.node)

@@ -10,6 +10,7 @@ from quantry.errors import RecipeError
 from quantry.evaluate.latency import Latency, summarize_pairs
 from quantry.graph.load import read_model
 from quantry.graph.passes.infer_shapes import infer_shapes
+from quantry.graph.qdq import is_pair_operator
 from quantry.graph.save import serialize
 from quantry.runtime.sessions import SessionModel
 from quantry.targets.arithmetic import require_backend
@@ -116,13 +117,9 @@ def costly_nodes(placement: Sequence[PlacedNode], reference: Sequence[PlacedNode
     lost = {
         entry.node: (entry.milliseconds or 0.0) - before.get(entry.node, 0.0)
         for entry in placement
-        if _converts(entry) or entry.node in before or (entry.why and entry.kernel)
+        if is_pair_operator(entry.operator) or entry.node in before or (entry.why and entry.kernel)
     }
     suspects = [entry for entry in placement if lost.get(entry.node, -1.0) >= 0]
     suspects = suspects or [entry for entry in placement if entry.milliseconds]
     ranked = sorted(suspects, key=lambda entry: -lost.get(entry.node, entry.milliseconds or 0.0))
     return tuple(ranked[:_NAMED_NODES])
-
-
-def _converts(entry: PlacedNode) -> bool:
-    return entry.operator.endswith(("QuantizeLinear", "DequantizeLinear"))

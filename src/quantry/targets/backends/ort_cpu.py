@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from quantry.errors import MissingExtraError
 from quantry.graph.load import read_model
 from quantry.graph.passes.tidy import name_nodes
-from quantry.graph.qdq import is_dequantize, is_pair_node, is_quantize, quantizers_of, read_through
+from quantry.graph.qdq import is_dequantize, is_pair_node, is_pair_operator, is_quantize, quantizers_of, read_through
 from quantry.runtime.sessions import (
     SessionModel,
     SessionOptions,
@@ -180,7 +180,7 @@ def _outputs_of_parts(nodes: Iterable[onnx.NodeProto], kernels: Mapping[str, str
             continue
         del unnamed[name]
         # Transpose and the parts of pairs are not what an operator consists of: onnxruntime inserts them around it.
-        if node.op_type not in ("Transpose", "QuantizeLinear", "DequantizeLinear"):
+        if node.op_type != "Transpose" and not is_pair_operator(node.op_type):
             outputs[name] = tuple(node.output)
     return outputs
 
