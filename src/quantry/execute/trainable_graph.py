@@ -194,7 +194,12 @@ class SampleBatches:
         lengths = lengths_of(first, data.inputs)
         nbytes = _COPIES * sum(kind.nbytes(lengths) for kind in tensor_types(model).values())
         budget = _CPU_BYTES if device == "cpu" else _GPU_SHARE * torch.cuda.get_device_properties(device).total_memory
-        self.together = max(1, int(budget // max(1, nbytes))) if self._joins(graph) else 1
+        shapes = [{name: tensor.shape for name, tensor in sample.items()} for sample in self.samples]
+        with torch.no_grad():
+            can_join = all(shape == shapes[0] for shape in shapes) and joins(
+                self.samples[:2], lambda inputs: graph.run(self._moved(inputs), quantized=False)
+            )
+        self.together = max(1, int(budget // max(1, nbytes))) if can_join else 1
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -205,13 +210,6 @@ class SampleBatches:
 
     def _moved(self, tensors: Tensors) -> Tensors:
         return {name: tensor.to(self._device) for name, tensor in tensors.items()}
-
-    def _joins(self, graph: TrainableGraph) -> bool:
-        shapes = [{name: tensor.shape for name, tensor in sample.items()} for sample in self.samples]
-        if any(shape != shapes[0] for shape in shapes):
-            return False
-        with torch.no_grad():
-            return joins(self.samples[:2], lambda inputs: graph.run(self._moved(inputs), quantized=False))
 
 
 @dataclass(frozen=True, eq=False)

@@ -117,7 +117,7 @@ def _sequentially(task: TuneTask, step: BiasCorrection, correctables: list[_Corr
 
 
 def _in_one_pass(task: TuneTask, step: BiasCorrection, correctables: list[_Correctable]) -> Iterator[_Visit]:
-    data = task.data if step.samples is None else task.data.take(step.samples)
+    data = task.samples(step.samples)
     memory = LayerTuning()
     store = ActivationStore(memory.memory, memory.cache_directory)
     with closing(ActivationStream(task.reference.model, data, provider_of("cpu"), store)) as stream:

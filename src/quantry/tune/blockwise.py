@@ -17,10 +17,9 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from quantry.errors import ModelError
 from quantry.execute.activation_stream import ActivationStore
 from quantry.execute.graph_builder import GraphDefinition
-from quantry.execute.trainable_graph import SampleBatches, TrainableGraph, Trained, interpretable_part, torch_device
+from quantry.execute.trainable_graph import SampleBatches, TrainableGraph, Trained, torch_device
 from quantry.facts.operators import LINEAR
 from quantry.graph.float_model import FloatModel
 from quantry.graph.segments import values_used
@@ -29,7 +28,7 @@ from quantry.notes import Note
 from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import Brecq, DistillLoss, Tqt
 from quantry.runtime.progress import progress, tell
-from quantry.tune.graph_training import Fitted, Loss, Tensors, TrainingData, fit
+from quantry.tune.graph_training import Fitted, Loss, Tensors, TrainingData, fit, trained_part
 from quantry.tune.layerwise import mean_gain
 from quantry.tune.task import Tuned, TuneTask
 
@@ -151,10 +150,7 @@ class BlockTrainer:
         torch.manual_seed(step.seed)
         self._task, self._step, self._title, self._scales = task, step, title, scales
         self._device = torch_device(step.device)
-        self._part = interpretable_part(task.model.model)
-        if not self._part.targets:
-            obstacles = "; ".join(map(str, self._part.notes))
-            raise ModelError(f"{title} needs a model with interpretable operators, got none; {obstacles}; in tune")
+        self._part = trained_part(task, title)
         # The reference has the same graph with the same names of nodes.
         names = {node.name for node in self._part.nodes}
         self._reference = [node for node in task.reference.model.graph if node.name in names]
@@ -192,7 +188,7 @@ class BlockTrainer:
         return Tuned(weights, self._params, (summary, *self._part.notes))
 
     def _load(self) -> None:
-        data = self._task.data if self._step.samples is None else self._task.data.take(self._step.samples)
+        data = self._task.samples(self._step.samples)
         graph = self._graph(self._task.model, self._part.nodes, self._part.targets, _FIXED)
         batches = SampleBatches(data, graph, self._task.model.model, self._device)
         self._samples = len(batches)

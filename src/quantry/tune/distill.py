@@ -5,13 +5,12 @@ This module imports torch, so it is imported inside functions only.
 
 import torch
 
-from quantry.errors import ModelError
 from quantry.execute.graph_builder import GraphDefinition
 from quantry.execute.trainable_graph import SampleBatches, TrainableGraph, Trained, interpretable_part, torch_device
 from quantry.notes import Note
 from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import Distill
-from quantry.tune.graph_training import Loss, TrainingData, fit
+from quantry.tune.graph_training import Loss, TrainingData, fit, trained_part
 from quantry.tune.task import Tuned, TuneTask
 
 
@@ -27,15 +26,15 @@ def run(task: TuneTask, step: Distill) -> Tuned:
     """
     torch.manual_seed(step.seed)
     device = torch_device(step.device)
-    part = interpretable_part(task.model.model)
-    if not part.targets:
-        obstacles = "; ".join(map(str, part.notes))
-        raise ModelError(f"distill needs a model with interpretable operators, got none; {obstacles}; in tune")
-    targets = _shared_targets(task, part.targets)
+    part = trained_part(task, "distill")
+    reference_names = {value.name for node in task.reference.model.graph for value in node.outputs}
+    targets = part.targets
+    if not reference_names.issuperset(targets):  # the outputs as they are, because the reference lacks a tensor inside
+        targets = tuple(value.name or "" for value in task.model.model.graph.outputs if value.name in reference_names)
     trained = Trained(step.train_weights, step.train_bias, step.train_scales)
     definition = GraphDefinition(model=task.model, plan=task.plan, params=task.params)
     graph = TrainableGraph(definition, part.nodes, targets, trained, device)
-    data = task.data if step.samples is None else task.data.take(step.samples)
+    data = task.samples(step.samples)
     batches = SampleBatches(data, graph, task.model.model, device)
     training = _training_data(task, step, targets, batches, device)
     fitted = fit(graph, training, Loss(step.loss, training), step, step.evaluations, "distill")
@@ -43,14 +42,6 @@ def run(task: TuneTask, step: Distill) -> Tuned:
     message = "distill: loss of the outputs {before:.4g} -> {after:.4g} over {count} samples"
     note = Note.of(message, before=fitted.before, after=fitted.after, count=len(training.held_out))
     return Tuned(graph.values(), params, (note, *part.notes))
-
-
-def _shared_targets(task: TuneTask, targets: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the tensors to compare: the parts of the outputs, or the outputs if the reference lacks a part."""
-    reference_names = {value.name for node in task.reference.model.graph for value in node.outputs}
-    if reference_names.issuperset(targets):
-        return targets
-    return tuple(value.name or "" for value in task.model.model.graph.outputs if value.name in reference_names)
 
 
 def _training_data(

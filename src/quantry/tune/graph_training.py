@@ -12,12 +12,14 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from quantry.execute.trainable_graph import TrainableGraph
+from quantry.errors import ModelError
+from quantry.execute.trainable_graph import InterpretablePart, TrainableGraph, interpretable_part
 from quantry.execute.training_loop import TrainingLoop
 from quantry.memo import Blob, checkpoint
 from quantry.recipe import DistillLoss, GraphTraining
 from quantry.runtime.progress import tell
 from quantry.runtime.threads import threads_for
+from quantry.tune.task import TuneTask
 
 _LOG = logging.getLogger("quantry.tune")
 
@@ -44,6 +46,23 @@ class TrainingData:
     samples: Sequence[int]
     held_out: Sequence[int]
     together: int
+
+
+def trained_part(task: TuneTask, title: str) -> InterpretablePart:
+    """Return the part of a model that can be trained.
+
+    Args:
+        task: What is tuned.
+        title: The algorithm's name.
+
+    Raises:
+        ModelError: Even the first operators are not interpretable.
+    """
+    part = interpretable_part(task.model.model)
+    if not part.targets:
+        obstacles = "; ".join(map(str, part.notes))
+        raise ModelError(f"{title} needs a model with interpretable operators, got none; {obstacles}; in tune")
+    return part
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantry.errors import RecipeError
-from quantry.execute.activation_stream import AnyStream, open_streams
+from quantry.execute.activation_stream import open_streams
 from quantry.execute.quantized_view import Role
 from quantry.execute.simulation import simulate
 from quantry.memo import Blob, checkpoint
@@ -52,7 +52,7 @@ class LayerWalker:
         self.task = task
         self.options = options
         self._layers = layers
-        data = task.data if options.samples is None else task.data.take(options.samples)
+        data = task.samples(options.samples)
         self.simulation = simulate(task.model.model, task.plan, task.params)
         self._float, self._quantized = open_streams((task.reference.model, self.simulation.model), data, options)
         self.device = self._float.device
@@ -210,19 +210,18 @@ class EndToEnd:
         model = task.reference.model
         if constants is not None:
             model = simulate(task.model.model, task.plan, task.params, constants).model
-        data = task.data if options.samples is None else task.data.take(options.samples)
+        data = task.samples(options.samples)
         (stream,) = open_streams((model,), data, options)
         stream.advance(len(list(model.graph)), self._outputs)
-        outputs = [
-            [self._seen(stream, name, sample, constants) for name in self._outputs] for sample in range(stream.samples)
-        ]
+        rounded = {} if constants is None else task.params.tensors
+
+        def value(name: str, sample: int) -> Array:
+            array = np.asarray(stream.get(name, sample), np.float32)
+            return fake_quantize(array, rounded[name]) if name in rounded else array
+
+        outputs = [[value(name, sample) for name in self._outputs] for sample in range(stream.samples)]
         stream.close()
         return outputs
-
-    def _seen(self, stream: AnyStream, name: str, sample: int, constants: Mapping[str, Array] | None) -> Array:
-        values = np.asarray(stream.get(name, sample), np.float32)
-        params = self._task.params.tensors.get(name)
-        return values if constants is None or params is None else fake_quantize(values, params)
 
 
 class _Distance:

@@ -41,6 +41,10 @@ class TuneTask:
     params: QuantParams
     data: CalibrationData
 
+    def samples(self, count: int | None) -> CalibrationData:
+        """Return the first samples; all of them for None."""
+        return self.data if count is None else self.data.take(count)
+
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
