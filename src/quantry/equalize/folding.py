@@ -14,6 +14,7 @@ r"""Divides channels of a tensor by moving the factors into the constants that c
 No other reader in the graph sees a change.
 """
 
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
@@ -21,9 +22,9 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.equalize.channels import ChannelAxis, propagate_factor
-from quantry.equalize.linear_layer import LinearLayer, array_of, is_own, linear_layer, scaled_bias, store_array
-from quantry.facts.operators import LINEAR
-from quantry.graph.edit import FreshNames
+from quantry.equalize.linear_layer import LinearLayer, array_of, is_own, layer_of, scaled_bias, store_array
+from quantry.equalize.normalization import Normalization, normalization
+from quantry.graph.edit import FreshNames, bounds_of
 from quantry.graph.weights import new_initializer
 
 _DEEPEST = 12
@@ -276,21 +277,21 @@ def _fold(value: ir.Value, readers: frozenset[ir.Node], part: _ChannelRange) -> 
     return Fold((*found.edits, Restore(value, part.axis, readers, part.channels)))
 
 
-_SKIPS = ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
-
-
 def _fold_producer(value: ir.Value, producer: ir.Node, part: _ChannelRange) -> Fold | str:
-    layer = _layer_of(value, producer)
+    layer = layer_of(value)
     if layer is not None:
         fits = layer.output_axis == part.axis and layer.layout.outputs == part.count
         return Fold((ScaleLayer(layer, part.channels),)) if fits else f"{producer.op_type} counts other channels"
-    skip = producer.op_type in _SKIPS and producer.domain == "com.microsoft" and value is producer.outputs[0]
-    if producer.domain != "" and not skip:
+    normalized = normalization(producer)
+    if isinstance(normalized, str) or (normalized is not None and value is normalized.result):
+        return normalized if isinstance(normalized, str) else _fold_normalization(normalized, part)
+    if producer.domain != "":
         return f"{producer.op_type} combines or moves channels"
     if producer.op_type in _FOLDS:
         return _FOLDS[producer.op_type](producer, part)
-    if part.bounded and producer.op_type == "Clip" and _upper_bound(producer) is not None:
-        return _fold_clip(producer, part)
+    bounds = bounds_of(producer)
+    if part.bounded and bounds is not None and producer.op_type == "Clip" and bounds[0] == 0 < bounds[1] < math.inf:
+        return _fold_clip(producer, bounds[1], part)
     if producer.op_type not in ("Pad", "MaxPool"):
         part = replace(part, bounded=False)
     passed = propagate_factor(producer, ChannelAxis(part.axis))
@@ -300,56 +301,20 @@ def _fold_producer(value: ir.Value, producer: ir.Node, part: _ChannelRange) -> F
     return _fold(source, frozenset([producer]), part)
 
 
-def _fold_clip(node: ir.Node, part: _ChannelRange) -> Fold | str:
+def _fold_clip(node: ir.Node, bound: float, part: _ChannelRange) -> Fold | str:
     """Divide what a Clip reads, within its bound."""
-    bound, source = _upper_bound(node), node.inputs[0]
-    assert bound is not None
+    source = node.inputs[0]
     assert source is not None
-    found = _fold(source, frozenset([node]), replace(part, bounded=False))
-    return found if isinstance(found, str) else Fold((*found.edits, WithinBound(bound, part.channels)))
+    fold = _fold(source, frozenset([node]), replace(part, bounded=False))
+    return fold if isinstance(fold, str) else Fold((*fold.edits, WithinBound(bound, part.channels)))
 
 
-def _upper_bound(clip: ir.Node) -> float | None:
-    """Return the upper bound of a Clip from 0, or None for any other Clip."""
-    bounds = [None if value is None else value.const_value for value in (*clip.inputs, None, None)[1:3]]
-    if any(bound is None or bound.size != 1 for bound in bounds):
-        return None
-    low, high = (float(bound.numpy().reshape(-1)[0]) for bound in bounds if bound is not None)
-    return high if low == 0 < high else None
-
-
-def _layer_of(value: ir.Value, producer: ir.Node) -> LinearLayer | None:
-    """Return the layer whose result, including the bias, is a tensor."""
-    nodes = [producer]
-    if producer.op_type == "Add":
-        nodes = [made for source in producer.inputs if source is not None and (made := source.producer()) is not None]
-    for node in nodes:
-        if node.op_type in LINEAR and node.domain == "":
-            layer = linear_layer(node)
-            if isinstance(layer, LinearLayer) and layer.output is value:
-                return layer
-    return None
-
-
-def _fold_normalization(node: ir.Node, part: _ChannelRange) -> Fold | str:
-    constants = [value for value in node.inputs[1:] if value is not None]
+def _fold_normalization(normalized: Normalization, part: _ChannelRange) -> Fold | str:
+    """Divide what a normalization returns; the sum that a `Skip` operator returns as well is not changed."""
+    constants = normalized.constants
     last = part.axis == part.rank - 1
     if not last or not all(is_own(value) and array_of(value).size == part.count for value in constants):
-        return "LayerNormalization has no constants of its own with one value per channel"
-    if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
-        return "a second output of LayerNormalization is read"
-    return Fold(tuple(ScaleConstant(value, 1, part.channels) for value in constants))
-
-
-def _fold_skip_normalization(node: ir.Node, part: _ChannelRange) -> Fold | str:
-    """Return how to divide the first output of onnxruntime's Skip*; the sum, another output, is not changed."""
-    given = node.inputs[2 : 4 if node.op_type == "SkipLayerNormalization" else 3]
-    constants = [value for value in given if value is not None]
-    last = part.axis == part.rank - 1
-    if not last or not all(is_own(value) and array_of(value).size == part.count for value in constants):
-        return f"{node.op_type} has no constants of its own with one value per channel"
-    if any(output.uses() or output.is_graph_output() for output in node.outputs[1:3]):
-        return f"a second output of {node.op_type} is read"
+        return f"{normalized.node.op_type} has no constants of its own with one value per channel"
     return Fold(tuple(ScaleConstant(value, 1, part.channels) for value in constants))
 
 
@@ -430,11 +395,6 @@ def _fold_join(node: ir.Node, whole: _ChannelRange) -> Fold | str:
 
 
 _FOLDS: dict[str, Callable[[ir.Node, _ChannelRange], Fold | str]] = {
-    "LayerNormalization": _fold_normalization,
-    "SimplifiedLayerNormalization": _fold_normalization,
-    "RMSNormalization": _fold_normalization,
-    "SkipLayerNormalization": _fold_skip_normalization,
-    "SkipSimplifiedLayerNormalization": _fold_skip_normalization,
     "Mul": _fold_product,
     "Add": _fold_sum,
     "Sub": _fold_sum,

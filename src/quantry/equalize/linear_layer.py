@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from quantry.graph.edit import FreshNames, int_of
+from quantry.facts.operators import LINEAR
+from quantry.graph.edit import FreshNames, int_of, producers_of
 from quantry.graph.weights import new_initializer, tensor_from_array
 
 
@@ -155,6 +156,17 @@ def linear_layer(node: ir.Node) -> LinearLayer | str:
         else ChannelLayout(groups, columns * groups, rows, input_first=True)
     )
     return LinearLayer(node, layout, weight, bias, node.outputs[0], 1, 1)
+
+
+def layer_of(value: ir.Value) -> LinearLayer | None:
+    """Return the layer whose result, including the bias, is a tensor."""
+    producer = value.producer()
+    nodes = [] if producer is None else producers_of(producer) if producer.op_type == "Add" else [producer]
+    for node in nodes:
+        layer = linear_layer(node) if node.op_type in LINEAR and node.domain == "" else ""
+        if isinstance(layer, LinearLayer) and layer.output is value:
+            return layer
+    return None
 
 
 def _gemm(node: ir.Node, weight: ir.Value, bias: ir.Value | None) -> LinearLayer | str:

@@ -16,87 +16,13 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.equalize.channels import ChannelAxis, axis_after, axis_before
-from quantry.equalize.linear_layer import LinearLayer, linear_layer
-from quantry.facts.operators import KNOWN_DOMAINS, LINEAR, Family, facts
-from quantry.graph.edit import constant_of, int_of
+from quantry.equalize.linear_layer import LinearLayer, layer_of, linear_layer
+from quantry.equalize.normalization import NORMALIZATIONS, Normalization, normalization
+from quantry.facts.operators import LINEAR, Family, facts
+from quantry.graph.edit import constant_of
 
 Use = tuple[ir.Node, int]
 """A node and the index of one of its inputs."""
-
-
-@dataclass(frozen=True, eq=False)
-class Normalization:
-    """A normalization of all channels of a position, with constant factors and offsets.
-
-    Attributes:
-        node: The operator; `Skip` operators add their first two inputs.
-        gamma: Index of its factors among the inputs.
-        beta: Index of its offsets among the inputs, or None if it cannot have any.
-    """
-
-    node: ir.Node
-    gamma: int
-    beta: int | None
-
-    @property
-    def data(self) -> tuple[int, ...]:
-        """Indices of the inputs that are normalized, or added before."""
-        if not self.node.op_type.startswith("Skip"):
-            return (0,)
-        bias = 4 if self.node.op_type == "SkipLayerNormalization" else 3
-        return tuple(index for index in (0, 1, bias) if index < len(self.node.inputs) and self.node.inputs[index])
-
-    @property
-    def sum(self) -> ir.Value | None:
-        """The output of a `Skip` operator that has the sum."""
-        return self.node.outputs[3] if len(self.node.outputs) > 3 else None
-
-    @property
-    def result(self) -> ir.Value:
-        """The normalized tensor."""
-        return self.node.outputs[0]
-
-    def factors(self) -> np.ndarray:
-        """Return gamma, (channels,) float64."""
-        found = constant_of(self.node.inputs[self.gamma])
-        assert found is not None
-        return found.astype(np.float64).reshape(-1)
-
-    def offsets(self) -> np.ndarray | None:
-        """Return beta, (channels,) float64, or None if there is none."""
-        value = self.node.inputs[self.beta] if self.beta is not None and self.beta < len(self.node.inputs) else None
-        found = constant_of(value)
-        return None if found is None else found.astype(np.float64).reshape(-1)
-
-
-# Operator type: indices of gamma and beta.
-_PARAMETERS: dict[str, tuple[int, int | None]] = {
-    "LayerNormalization": (1, 2),
-    "RMSNormalization": (1, None),
-    "SimplifiedLayerNormalization": (1, None),
-    "SkipLayerNormalization": (2, 3),
-    "SkipSimplifiedLayerNormalization": (2, None),
-}
-
-
-def normalization(node: ir.Node) -> Normalization | str | None:
-    """Return a node as a normalization over channels, why it cannot be changed, or None for any other node."""
-    if node.op_type not in _PARAMETERS or node.domain not in KNOWN_DOMAINS or node.inputs[0] is None:
-        return None
-    found = Normalization(node, *_PARAMETERS[node.op_type])
-    shape = node.inputs[0].shape
-    if shape is None or not isinstance(shape[-1], int):
-        return f"the number of channels of {node.op_type} is not known"
-    if int_of(node, "axis", -1) not in (-1, len(shape) - 1):
-        return f"{node.op_type} runs over more than the channels"
-    if any(output.uses() or output.is_graph_output() for output in node.outputs[1:3]):
-        return f"a second output of {node.op_type} is read"
-    places = [found.gamma] if found.beta is None else [found.gamma, found.beta]
-    given = [node.inputs[place] for place in places if place < len(node.inputs)]
-    constants = [constant_of(value) for value in given if value is not None]
-    if any(constant is None or constant.size != shape[-1] for constant in constants):
-        return f"{node.op_type} has no constants with one value per channel"
-    return found
 
 
 @dataclass(eq=False)
@@ -202,7 +128,7 @@ class _Walk:
         producer = value.producer()
         if producer is None or producer.graph is not self._graph:
             raise _Declined("a node outside its graph writes it")
-        if producer.op_type in _PARAMETERS and value is producer.outputs[0]:
+        if producer.op_type in NORMALIZATIONS and value is producer.outputs[0]:
             # It is moved into the basis by a product along its last axis.
             if axis != _rank(value) - 1 or not self._has_channels(value, axis):
                 raise _Declined(f"{producer.op_type} runs over another axis")
@@ -266,7 +192,7 @@ class _Walk:
             raise _Declined("a node inside control flow reads it")
         if node.op_type == "Shape" or node in self.stream.norms:
             return
-        if node.op_type in _PARAMETERS:
+        if node.op_type in NORMALIZATIONS:
             self._norm(node, index, axis)
         elif node.op_type in LINEAR and node.domain == "":
             self._reader(node, index, axis)
@@ -330,19 +256,6 @@ def layers_after(use: Use, axis: int) -> list[LinearLayer] | None:
             return None
         found += [layer for part in parts if part is not None for layer in part]
     return found
-
-
-def layer_of(value: ir.Value) -> LinearLayer | None:
-    """Return the layer whose result, including the bias, is a tensor."""
-    producer = value.producer()
-    sources = [] if producer is None else [producer]
-    if producer is not None and producer.op_type == "Add":
-        sources = [made for source in producer.inputs if source is not None and (made := source.producer()) is not None]
-    for node in sources:
-        layer = linear_layer(node) if node.op_type in LINEAR and node.domain == "" else ""
-        if isinstance(layer, LinearLayer) and layer.output is value:
-            return layer
-    return None
 
 
 def _scaled(node: ir.Node) -> int | None:

@@ -25,18 +25,17 @@ from quantry.equalize.linear_layer import (
     LinearLayer,
     array_of,
     is_own,
+    layer_of,
     linear_layer,
     scaled_bias,
     shifted_bias,
     store_array,
 )
+from quantry.equalize.normalization import Normalization, normalization
 from quantry.equalize.residual_stream import (
-    Normalization,
     Stream,
     Use,
-    layer_of,
     layers_after,
-    normalization,
     residual_stream,
 )
 from quantry.graph.edit import FreshNames, bypass, constant_of, float_of, string_of
