@@ -11,7 +11,7 @@ from quantry.data.calibration_data import CalibrationData
 from quantry.data.subset import spread_split
 from quantry.emit import emit, place_bodies
 from quantry.equalize import (
-    Types,
+    WeightActivationTypes,
     equalize,
     equalize_jointly,
     fit_powers,
@@ -274,7 +274,7 @@ def _run_equalize(
     Returns:
         The prepared model and what each stage made of it, in order.
     """
-    models, options, types = [prepared], recipe.equalize, Types.of(recipe.plan)
+    models, options, types = [prepared], recipe.equalize, WeightActivationTypes.of(recipe.plan)
     converted = run_convert(prepared, recipe, memo)
     if converted is not prepared:
         models.append(converted)

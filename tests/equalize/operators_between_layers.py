@@ -15,7 +15,7 @@ from onnx import numpy_helper, parser
 from onnx_oracle import run
 from quantry.data.open_data import calibration_data
 from quantry.equalize import (
-    Types,
+    WeightActivationTypes,
     equalize,
     equalize_jointly,
     fit_powers,
@@ -273,7 +273,7 @@ def samples_of(case: Case) -> Samples:
 def equalized(model: FloatModel, samples: Samples) -> Iterator[tuple[str, FloatModel]]:
     """Yield the names of all equalizations and what they return."""
     data, powers = calibration_data(samples, model.inputs), TensorSpec(scale=PowerOfTwoScale())
-    types, smoothing = Types(powers, powers, OwnBias(powers)), SmoothQuant(alpha=0.5)
+    types, smoothing = WeightActivationTypes(powers, powers, OwnBias(powers)), SmoothQuant(alpha=0.5)
     yield "cross_layer", equalize(model, EqualizeOptions(CrossLayer()))
     seen = observe(model, data, ObserveOptions(), joint_needs(model, types))
     joint = equalize_jointly(model, seen, JointEqualization(gain=1.0), types)

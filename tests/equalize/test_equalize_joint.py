@@ -13,9 +13,9 @@ from tests.onnx_oracle import from_text, run
 import quantry
 from quantry.equalize.channel_labels import ChannelLabels
 from quantry.equalize.channels import reshaped
-from quantry.equalize.geometric_program import SharedScale, SharedScales, WeightScale, log_sum, minimized
+from quantry.equalize.geometric_program import SharedScale, SharedScales, WeightScale, log_sum, minimize_posynomial
 from quantry.equalize.rounding_errors import ObservedChannels, observed_tensors
-from quantry.equalize.types import Types
+from quantry.equalize.types import WeightActivationTypes
 from quantry.errors import RecipeError
 from quantry.graph.edit import is_channel_product
 from quantry.observe import Statistics
@@ -257,7 +257,7 @@ def test_a_peak_is_what_the_second_strongest_sample_reaches(strength: list[float
 @pytest.mark.parametrize("fused", [("Relu", "LeakyRelu"), ("Relu",), ()], ids=["all", "Relu", "none"])
 def test_a_tensor_counts_where_its_function_is_not_fused(fused: tuple[str, ...]) -> None:
     model = ir.from_proto(onnx.shape_inference.infer_shapes(network("c = Relu(a) e = Conv(c, v, q) d = LeakyRelu(e)")))
-    types = Types.of(replace(PLAIN["CPU_INT8"].plan, fused_activations=fused))
+    types = WeightActivationTypes.of(replace(PLAIN["CPU_INT8"].plan, fused_activations=fused))
     counted = {value.name for value, _ in observed_tensors(ChannelLabels(model), types)}
     assert {"a", "e"} - counted == {name for name, function in (("a", "Relu"), ("e", "LeakyRelu")) if function in fused}
 
@@ -366,5 +366,5 @@ def test_there_is_one_optimum_wherever_the_search_begins(per_channel: bool) -> N
         return value + 1e-3 * float(u @ u), slope + 2e-3 * u
 
     starts = [np.concatenate([[0.0], random.normal(0, 1, 5)]) for _ in range(4)]
-    found = [value_and_slope(minimized(value_and_slope, start, 300))[0] for start in starts]
+    found = [value_and_slope(minimize_posynomial(value_and_slope, start, 300))[0] for start in starts]
     np.testing.assert_allclose(found, found[0], rtol=1e-5, atol=1e-6)

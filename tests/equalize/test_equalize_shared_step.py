@@ -12,8 +12,8 @@ from quantry.equalize.smooth_factors import (
     Rounding,
     SharedStep,
     best_factors,
-    descended,
     estimated_error,
+    gradient_descent,
 )
 
 _INT8 = Rounding(8, symmetric=True)
@@ -34,7 +34,7 @@ def test_no_random_factors_are_much_better(seed: int) -> None:
     makers = [SharedStep(10 ** random.uniform(-1, 1, count), float(random.uniform(0.1, 1))) for _ in range(3)]
     readers = [ReadingWeight(10 ** random.uniform(-1, 1, count), random.uniform(0, 1, count))]
     importance = random.uniform(0.1, 1, count)
-    found = descended(np.ones(count), makers, readers, importance)
+    found = gradient_descent(np.ones(count), makers, readers, importance)
     least = total(found, makers, readers, importance)
     assert least <= total(np.ones(count), makers, readers, importance) * 1.05
     for _ in range(200):
@@ -46,7 +46,7 @@ def test_one_wide_channel_is_divided_by_its_excess() -> None:
     extent = np.ones(8)
     extent[3] = 32.0
     maker = SharedStep(extent, 1.0)
-    found = descended(np.ones(8), [maker], [], np.ones(8))
+    found = gradient_descent(np.ones(8), [maker], [], np.ones(8))
     assert found[3] > 10 * found[0]
     assert maker.error(found, np.ones(8)) == pytest.approx(maker.error(extent, np.ones(8)), rel=0.03)
 

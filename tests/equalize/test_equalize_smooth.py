@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 import quantry
 from quantry.data.open_data import calibration_data
-from quantry.equalize import Types, smooth, smooth_needs
+from quantry.equalize import WeightActivationTypes, smooth, smooth_needs
 from quantry.equalize.smooth_factors import (
     ChannelRanges,
     ReadingLayer,
@@ -86,7 +86,7 @@ def smoothed(case: str, options: SmoothQuant, seed: int = 0) -> tuple[FloatModel
     data = calibration_data(samples(case), model.inputs)
     statistics = observe(model, data, ObserveOptions(), smooth_needs(model, options))
     activation = TensorSpec(DataType.UINT8, symmetric=False)
-    return model, smooth(model, statistics, options, Types(activation, TensorSpec()))
+    return model, smooth(model, statistics, options, WeightActivationTypes(activation, TensorSpec()))
 
 
 def outputs(model: FloatModel, case: str) -> np.ndarray:
@@ -209,7 +209,7 @@ def test_types_with_many_scales_need_no_smoothing() -> None:
     model = prepare(model_source(network("relu")), PrepareOptions())
     statistics = observe(model, calibration_data(samples("relu"), model.inputs), ObserveOptions())
     half = TensorSpec(DataType.FLOAT16)
-    after = smooth(model, statistics, SmoothQuant(), Types(half, half))
+    after = smooth(model, statistics, SmoothQuant(), WeightActivationTypes(half, half))
     assert after.model is model.model
 
 

@@ -21,7 +21,7 @@ from quantry.data.open_data import calibration_data
 from quantry.data.sample_cache import SampleCache
 from quantry.emit import emit, place_bodies
 from quantry.equalize import (
-    Types,
+    WeightActivationTypes,
     equalize,
     equalize_jointly,
     fit_powers,
@@ -244,7 +244,7 @@ def _scale_digests() -> Iterator[tuple[str, str, Digest]]:
 def _smoothed() -> FloatModel:
     options = SmoothQuant(alpha=0.5)
     seen = observe(_prepared("conv"), _data("conv"), ObserveOptions(), smooth_needs(_prepared("conv"), options))
-    return smooth(_prepared("conv"), seen, options, Types(TensorSpec(), TensorSpec()))
+    return smooth(_prepared("conv"), seen, options, WeightActivationTypes(TensorSpec(), TensorSpec()))
 
 
 def _rewrite_digests() -> Iterator[tuple[str, str, Digest]]:
@@ -254,7 +254,7 @@ def _rewrite_digests() -> Iterator[tuple[str, str, Digest]]:
     grouping = ChannelGroups(gain=1.5, tolerance=0.0)
     yield "group_channels", "uneven", fingerprint(group_channels(model, grouping, TensorSpec()))
     powers = TensorSpec(scale=PowerOfTwoScale())
-    types = Types(powers, powers, OwnBias(powers))
+    types = WeightActivationTypes(powers, powers, OwnBias(powers))
     yield "fit_powers", "uneven", fingerprint(fit_powers(model, seen, FitPowers(), types))
     # Samples of different strength, so that it matters which one a peak comes from.
     uneven_samples = [

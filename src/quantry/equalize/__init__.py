@@ -6,10 +6,10 @@ from quantry.equalize.fit_powers import fit_powers
 from quantry.equalize.joint import equalize_jointly, joint_needs
 from quantry.equalize.rotate import rotate
 from quantry.equalize.smooth import smooth, smooth_needs
-from quantry.equalize.types import Types
+from quantry.equalize.types import WeightActivationTypes
 
 __all__ = [
-    "Types",
+    "WeightActivationTypes",
     "equalize",
     "equalize_jointly",
     "fit_powers",

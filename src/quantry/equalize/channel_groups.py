@@ -23,8 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from quantry.equalize.channel_class import FUNCTIONS, ChannelClass, channel_class, energies, linear_layers, reorder
 from quantry.equalize.linear_layer import ChannelLayout, LinearLayer, array_of, taken_bias
+from quantry.equalize.tied_channels import FUNCTIONS, TiedChannels, energies, linear_layers, reorder, tied_channels
 from quantry.graph.edit import FreshNames
 from quantry.graph.float_model import FloatModel
 from quantry.graph.weights import new_initializer, rebuilt
@@ -125,14 +125,14 @@ def chosen_runs(weights: ChannelWeights, step: WeightStep, most: int, gain: floa
     More runs are only chosen if they lower the error by another factor of ``gain``.
     """
     results = best_runs(weights, step, most)
-    whole = results[0][0]
-    chosen = results[0]
+    undivided = results[0][0]
+    best = results[0]
     for error, ends in results[1:]:
         # Every further group costs an operator, so it must gain as much as the first.
-        if error * gain <= chosen[0]:
-            chosen = (error, ends)
-    factor = whole / chosen[0] if chosen[0] > 0 else 1.0
-    return factor, chosen[1]
+        if error * gain <= best[0]:
+            best = (error, ends)
+    factor = undivided / best[0] if best[0] > 0 else 1.0
+    return factor, best[1]
 
 
 _SPLIT_BY_INPUT = 13
@@ -182,8 +182,8 @@ def split_convolution(layer: LinearLayer, ends: Sequence[int], names: FreshNames
     old = [layer.node, *_functions_after(layer.node)]
     tail = old[-1].outputs[0]
     depthwise = layer.layout.groups > 1
-    parts = _parts(graph, layer.node, source, groups) if depthwise else [source] * len(groups)
-    joined = [_write(graph, layer, old, group, part) for group, part in zip(groups, parts, strict=True)]
+    sources = _parts(graph, layer.node, source, groups) if depthwise else [source] * len(groups)
+    joined = [_write(graph, layer, old, group, source_part) for group, source_part in zip(groups, sources, strict=True)]
     output = ir.Value(name=names.value(f"{tail.name}_joined"), shape=tail.shape, type=tail.type)
     concat = ir.Node("", "Concat", joined, [ir.AttrInt64("axis", 1)], outputs=[output])
     concat.name = names.node(f"{layer.node.name or 'Conv'}_join")
@@ -205,8 +205,8 @@ def _functions_after(node: ir.Node) -> list[ir.Node]:
     value = node.outputs[0]
     readers = list(dict.fromkeys(use.node for use in value.uses()))
     if len(readers) == 1 and readers[0].op_type in FUNCTIONS and readers[0].domain == "":
-        first, *others = readers[0].inputs
-        alone = all(other is None or other.is_initializer() for other in others)
+        first, *constants = readers[0].inputs
+        alone = all(constant is None or constant.is_initializer() for constant in constants)
         return readers if first is value and alone and readers[0].graph is node.graph else []
     if len(readers) != 2 or any(reader.graph is not node.graph or reader.domain != "" for reader in readers):
         return []
@@ -234,24 +234,24 @@ def _parts(graph: ir.Graph, node: ir.Node, source: ir.Value, groups: Sequence[_G
     return outputs
 
 
-def _write(graph: ir.Graph, layer: LinearLayer, old: Sequence[ir.Node], group: _Group, part: ir.Value) -> ir.Value:
+def _write(graph: ir.Graph, layer: LinearLayer, old: Sequence[ir.Node], group: _Group, source: ir.Value) -> ir.Value:
     """Add one group of a convolution and the function after it; return its result."""
     constants = [_initializer(graph, layer.weight, array_of(layer.weight)[group.channels], group)]
     if layer.bias is not None:
         order = np.arange(group.channels.start, group.channels.stop)
         bias = taken_bias(array_of(layer.bias), order, layer.layout.outputs)
         constants.append(_initializer(graph, layer.bias, bias, group))
-    convolution = group.node(old[0], [part, *constants])
+    convolution = group.node(old[0], [source, *constants])
     if layer.layout.groups > 1:
         convolution.attributes["group"] = ir.AttrInt64("group", group.count)
     graph.insert_before(layer.node, convolution)
-    made = {old[0].outputs[0]: convolution.outputs[0]}
+    written_values = {old[0].outputs[0]: convolution.outputs[0]}
     for function in old[1:]:
-        inputs = [value if value is None else made.get(value, value) for value in function.inputs]
+        inputs = [value if value is None else written_values.get(value, value) for value in function.inputs]
         written = group.node(function, inputs)
         graph.insert_before(layer.node, written)
-        made[function.outputs[0]] = written.outputs[0]
-    return made[old[-1].outputs[0]]
+        written_values[function.outputs[0]] = written.outputs[0]
+    return written_values[old[-1].outputs[0]]
 
 
 def _initializer(graph: ir.Graph, like: ir.Value, array: np.ndarray, group: _Group) -> ir.Value:
@@ -278,8 +278,8 @@ def group_channels(model: FloatModel, options: ChannelGroups, weight: TensorSpec
         message = "channel groups: nothing was changed, because weights are not integers with a single scale"
         return FloatModel(model.model, (Note.of(message),))
     grouping = _Grouping(model.model.clone(), options, step)
-    changed = rebuilt(grouping.model) if grouping.run() else model.model
-    return FloatModel(changed, grouping.notes())
+    result = rebuilt(grouping.model) if grouping.run() else model.model
+    return FloatModel(result, grouping.notes())
 
 
 def weight_step(weight: TensorSpec) -> WeightStep | None:
@@ -305,22 +305,22 @@ class _Grouping:
         """Split the convolutions that gain enough, and return whether there is any."""
         layers = linear_layers(self.model)
         done: set[ir.Node] = set()
-        wanted: list[tuple[ChannelClass, list[LinearLayer]]] = []
+        reorderable: list[tuple[TiedChannels, list[LinearLayer]]] = []
         for node, layer in layers.items():
             if node.op_type != "Conv":
                 continue
             self._convolutions += 1
             if node in done:
                 continue
-            found = layer if isinstance(layer, str) else channel_class(layer, layers)
-            if isinstance(found, str):
-                self._declined[found] += not isinstance(layer, LinearLayer) or self._loses_much(layer)
+            channels = layer if isinstance(layer, str) else tied_channels(layer, layers)
+            if isinstance(channels, str):
+                self._declined[channels] += not isinstance(layer, LinearLayer) or self._loses_much(layer)
                 continue
-            members = [one for one in (*found.makers, *found.carriers) if one.node.op_type == "Conv"]
-            done.update(one.node for one in members)
-            wanted.append((found, members))
+            members = [member for member in (*channels.makers, *channels.carriers) if member.node.op_type == "Conv"]
+            done.update(member.node for member in members)
+            reorderable.append((channels, members))
         # Reorder all channels first: a layer that was split is no longer there to be reordered.
-        worth = [one for found, members in wanted for one in self._ordered(found, members)]
+        worth = [member for channels, members in reorderable for member in self._ordered(channels, members)]
         for layer, ends in worth:
             self.split[layer.node] = len(ends)
             split_convolution(layer, ends, self._names)
@@ -334,11 +334,11 @@ class _Grouping:
         return best_runs(weights, self._step, 1)[0][0] > self._options.tolerance
 
     def _ordered(
-        self, channels: ChannelClass, members: Sequence[LinearLayer]
+        self, channels: TiedChannels, members: Sequence[LinearLayer]
     ) -> list[tuple[LinearLayer, tuple[int, ...]]]:
         """Put the channels of a class in the best order; return the layers that gain enough, and their runs."""
-        known = [(layer, channel_weights(layer, energies(channels, layer))) for layer in members]
-        lossy = [(layer, weights) for layer, weights in known if self._is_lossy(weights)]
+        weights_of = [(layer, channel_weights(layer, energies(channels, layer))) for layer in members]
+        lossy = [(layer, weights) for layer, weights in weights_of if self._is_lossy(weights)]
         if not lossy or channels.count < _FEWEST_CHANNELS:
             return []
         # Sorted by size, similar channels are neighbors. Every layer of the class would like its own order.
@@ -355,10 +355,10 @@ class _Grouping:
     def _runs(self, weights: ChannelWeights) -> tuple[int, ...]:
         return chosen_runs(weights, self._step, self._options.groups, self._options.gain)[1]
 
-    def _total(self, order: np.ndarray, known: Sequence[ChannelWeights]) -> float:
+    def _total(self, order: np.ndarray, members: Sequence[ChannelWeights]) -> float:
         """Return the total error of all layers of a class for one order."""
         total = 0.0
-        for weights in known:
+        for weights in members:
             results = best_runs(weights, self._step, 1)
             factor, _ = chosen_runs(weights.taken(order), self._step, self._options.groups, self._options.gain)
             total += results[0][0] / factor

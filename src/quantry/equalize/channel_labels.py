@@ -22,7 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.equalize.channels import MOST_LABELS, Labels, UnfollowedError, fit, moved, not_homogeneous
-from quantry.equalize.gates import Gate, is_gate
+from quantry.equalize.gates import Gate, is_self_gating
 from quantry.equalize.linear_layer import LinearLayer, linear_layer
 from quantry.facts.operators import LINEAR, STANDARD_DOMAINS, Family, facts
 from quantry.graph.edit import bounds_of, constant_of
@@ -89,7 +89,7 @@ class ChannelLabels:
 
     Args:
         model: The model; its nodes are in topological order.
-        whole: Whether all channels of a tensor have the same label. No gate is followed then, because that needs a
+        per_tensor: Whether all channels of a tensor have the same label. No gate is followed then, because that needs a
             multiplication, unless there is one; and constants take any factor, bounds of Clip included.
 
     Attributes:
@@ -101,8 +101,8 @@ class ChannelLabels:
         reasons: Number of nodes that no factor passes, by reason.
     """
 
-    def __init__(self, model: ir.Model, *, whole: bool = False) -> None:
-        self._whole = whole
+    def __init__(self, model: ir.Model, *, per_tensor: bool = False) -> None:
+        self._per_tensor = per_tensor
         self.of: dict[ir.Value, Labels] = {}
         self.layers: list[LabelledLayer] = []
         self.constants: list[LabelledConstant] = []
@@ -126,16 +126,18 @@ class ChannelLabels:
 
     def join(self, first: Labels, second: Labels) -> None:
         """Give the labels of two arrays, which are broadcast, the same factor element by element."""
-        ones, others = (part.reshape(-1) for part in np.broadcast_arrays(self._roots(first), self._roots(second)))
-        while (apart := ones != others).any():
-            high, low = np.maximum(ones, others)[apart], np.minimum(ones, others)[apart]
+        firsts, seconds = (
+            labels.reshape(-1) for labels in np.broadcast_arrays(self._roots(first), self._roots(second))
+        )
+        while (apart := firsts != seconds).any():
+            high, low = np.maximum(firsts, seconds)[apart], np.minimum(firsts, seconds)[apart]
             # The smaller number wins, so that label 0 stays the root of all factors of 1.
-            joined, where = np.unique(high, return_inverse=True)
+            joined, indices = np.unique(high, return_inverse=True)
             lowest = joined.copy()
-            np.minimum.at(lowest, where.reshape(-1), low)
-            for one, other in zip(joined.tolist(), lowest.tolist(), strict=True):
-                self._parents[one] = other
-            ones, others = self._roots(high), self._roots(low)
+            np.minimum.at(lowest, indices.reshape(-1), low)
+            for label, lower in zip(joined.tolist(), lowest.tolist(), strict=True):
+                self._parents[label] = lower
+            firsts, seconds = self._roots(high), self._roots(low)
 
     def are_fixed(self, labels: Labels) -> np.ndarray:
         """Return for each label of an array whether its factor is 1, bool in the same shape."""
@@ -157,9 +159,9 @@ class ChannelLabels:
 
     def _roots(self, labels: Labels) -> Labels:
         # Spread-out labels repeat a few of them very often.
-        different, where = np.unique(labels, return_inverse=True)
+        different, indices = np.unique(labels, return_inverse=True)
         roots = np.array([self._root(label) for label in different.tolist()], dtype=np.int64)
-        return roots[where.reshape(labels.shape)]
+        return roots[indices.reshape(labels.shape)]
 
     def _fresh(self, count: int) -> Labels:
         first = len(self._parents)
@@ -219,9 +221,9 @@ class ChannelLabels:
         if reason or not (row.homogeneous or row.family is Family.JOIN):
             raise UnfollowedError(reason)
         if row.family is Family.JOIN:
-            return [self.follow_sum(node)] if self._whole else moved(node, [*map(self._labels, node.inputs)])
+            return [self.follow_sum(node)] if self._per_tensor else moved(node, [*map(self._labels, node.inputs)])
         labels = self._labels(node.inputs[0])
-        if not self._whole:
+        if not self._per_tensor:
             return moved(node, [labels])
         # One factor for all channels passes wherever the channels go.
         for value in node.inputs[1:]:
@@ -240,7 +242,7 @@ class ChannelLabels:
         gate = Gate(node, self.of[source].reshape(-1), axis)
         if node.op_type == "HardSwish":
             self.of[node.outputs[0]] = self.of[source]
-        elif is_gate(node, lambda value: value in self.of and np.array_equal(self.of[value], self.of[source])):
+        elif is_self_gating(node, lambda value: value in self.of and np.array_equal(self.of[value], self.of[source])):
             self._set_fixed(node.outputs[0])
         else:
             return False
@@ -255,23 +257,23 @@ class ChannelLabels:
 
     def _follow_layer(self, layer: LinearLayer) -> None:
         labels = self._labels(layer.node.inputs[0])
-        wanted = [1] * labels.ndim
-        wanted[layer.input_axis] = labels.shape[layer.input_axis]
-        if list(labels.shape) != wanted or wanted[layer.input_axis] not in (1, layer.layout.inputs):
+        expected_shape = [1] * labels.ndim
+        expected_shape[layer.input_axis] = labels.shape[layer.input_axis]
+        if list(labels.shape) != expected_shape or expected_shape[layer.input_axis] not in (1, layer.layout.inputs):
             raise UnfollowedError(f"{layer.node.op_type} reads channels along another axis")
         if layer.output.shape is None:
             raise UnfollowedError
         inputs = np.broadcast_to(labels.reshape(-1), (layer.layout.inputs,))
-        outputs = self._fresh(1 if self._whole else layer.layout.outputs)
+        outputs = self._fresh(1 if self._per_tensor else layer.layout.outputs)
         self.layers.append(LabelledLayer(layer, inputs, outputs))
         # Counted from the end, because a bias of higher rank adds axes in front of those of a MatMul.
-        after = len(layer.output.shape) - 1 - layer.output_axis
+        inner_axes = len(layer.output.shape) - 1 - layer.output_axis
         for value in (layer.node.outputs[0], layer.output):
             rank = 0 if value.shape is None else len(value.shape)
-            self.of[value] = outputs.reshape([1] * (rank - 1 - after) + [-1] + [1] * after)
-        added = layer.output.producer()
-        if added is not None and added is not layer.node:
-            self._added_biases.add(added)
+            self.of[value] = outputs.reshape([1] * (rank - 1 - inner_axes) + [-1] + [1] * inner_axes)
+        bias_sum = layer.output.producer()
+        if bias_sum is not None and bias_sum is not layer.node:
+            self._added_biases.add(bias_sum)
 
     def follow_sum(self, node: ir.Node) -> Labels:
         """Join the labels of all operands; constants take the factors of the result."""
@@ -316,7 +318,7 @@ class ChannelLabels:
             raise UnfollowedError("Mul of two computed tensors does not pass factors on")
         rank = len(node.outputs[0].shape) if node.outputs[0].shape is not None else 0
         labels = (free or computed)[0]
-        if self._whole and node.op_type == "Mul" and len(computed) == 1 and _feeds_functions(node):
+        if self._per_tensor and node.op_type == "Mul" and len(computed) == 1 and _feeds_functions(node):
             self.constants.append(LabelledConstant(node, constants.index(True), labels, inverse=True))
             return np.full((1,) * rank, _FIXED)
         return labels.reshape((1,) * (rank - labels.ndim) + labels.shape)
@@ -324,7 +326,7 @@ class ChannelLabels:
     def follow_clip(self, node: ir.Node) -> Labels:
         """Pass labels on if the lower bound is 0 or missing; an upper bound is remembered."""
         labels, bounds = self._labels(node.inputs[0]), bounds_of(node)
-        if self._whole and bounds is not None:
+        if self._per_tensor and bounds is not None:
             finite = [index for index, bound in enumerate(bounds, 1) if abs(bound) < _UNBOUNDED]
             self.constants += [LabelledConstant(node, index, labels) for index in finite]
             return labels

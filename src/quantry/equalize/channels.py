@@ -141,8 +141,8 @@ def axis_after(node: ir.Node, channels: ChannelAxis, output: ir.Value | None = N
     except UnfollowedError as reason:
         return str(reason)
     result = node.outputs[0] if output is None else output
-    after = _axis_of(results[node.outputs.index(result)], length, channels, result)
-    return after or f"{node.op_type} mixes or moves its channels"
+    position = _axis_of(results[node.outputs.index(result)], length, channels, result)
+    return position or f"{node.op_type} mixes or moves its channels"
 
 
 def axis_before(node: ir.Node, axis: int, output: ir.Value) -> int | str:
@@ -150,10 +150,10 @@ def axis_before(node: ir.Node, axis: int, output: ir.Value) -> int | str:
     lengths = lengths_of(node.inputs[0]) if node.inputs else None
     if lengths is None:
         return f"{node.op_type} reads or writes it"
-    after = [axis_after(node, ChannelAxis(before), output) for before in range(len(lengths))]
-    if ChannelAxis(axis) in after:
-        return after.index(ChannelAxis(axis))
-    return next((reason for reason in after if isinstance(reason, str)), f"{node.op_type} creates its channels")
+    positions = [axis_after(node, ChannelAxis(source_axis), output) for source_axis in range(len(lengths))]
+    if ChannelAxis(axis) in positions:
+        return positions.index(ChannelAxis(axis))
+    return next((reason for reason in positions if isinstance(reason, str)), f"{node.op_type} creates its channels")
 
 
 def _axis_of(labels: Labels, length: int, channels: ChannelAxis, value: ir.Value) -> ChannelAxis | None:
@@ -209,8 +209,8 @@ def _transpose(node: ir.Node, labels: Sequence[Labels]) -> list[Labels]:
 
 def _reshape(node: ir.Node, labels: Sequence[Labels]) -> list[Labels]:
     """Reshape, Flatten, Squeeze and Unsqueeze: only the shapes count."""
-    before, after = _axes(node.inputs[0]), _axes(node.outputs[0])
-    result = None if before is None or after is None else reshaped(labels[0], before, after)
+    source, target = _axes(node.inputs[0]), _axes(node.outputs[0])
+    result = None if source is None or target is None else reshaped(labels[0], source, target)
     if result is None:
         raise UnfollowedError(f"{node.op_type} mixes channels with axes of unknown length")
     return [result]
@@ -219,18 +219,18 @@ def _reshape(node: ir.Node, labels: Sequence[Labels]) -> list[Labels]:
 def _slice(node: ir.Node, labels: Sequence[Labels]) -> list[Labels]:
     result = labels[0]
     starts, ends, axes, steps = (constant_of(value) for value in (*node.inputs[1:], None, None)[:4])
-    named = [value is not None for value in (*node.inputs[3:], None, None)[:2]]
-    if axes is None and starts is not None and not named[0]:
+    is_present = [value is not None for value in (*node.inputs[3:], None, None)[:2]]
+    if axes is None and starts is not None and not is_present[0]:
         axes = np.arange(starts.size)
     if axes is None:
         raise UnfollowedError("the part that Slice takes is not constant")
-    for place, axis in enumerate(axes.tolist()):
+    for number, axis in enumerate(axes.tolist()):
         length = result.shape[axis]
         if length == 1:
             continue
-        if starts is None or ends is None or (named[1] and steps is None):
+        if starts is None or ends is None or (is_present[1] and steps is None):
             raise UnfollowedError("the part that Slice takes is not constant")
-        start, end, step = int(starts[place]), int(ends[place]), 1 if steps is None else int(steps[place])
+        start, end, step = int(starts[number]), int(ends[number]), 1 if steps is None else int(steps[number])
         # Backwards past the first element: ONNX writes a hugely negative end, Python writes None.
         stop = None if step < 0 and end < -length else end
         result = np.take(result, np.arange(length)[start:stop:step], axis=axis)
@@ -274,11 +274,11 @@ def _reduce(node: ir.Node, labels: Sequence[Labels]) -> list[Labels]:
 
 def _resize(node: ir.Node, labels: Sequence[Labels]) -> list[Labels]:
     """Interpolation over axes along which labels do not vary."""
-    before, after = lengths_of(node.inputs[0]), lengths_of(node.outputs[0])
-    if before is None or after is None:
+    source, target = lengths_of(node.inputs[0]), lengths_of(node.outputs[0])
+    if source is None or target is None:
         raise UnfollowedError("Resize may run over the channels")
-    changed = [axis for axis, (old, new) in enumerate(zip(before, after, strict=True)) if old != new or old is None]
-    return [_along(node, labels[0], changed)]
+    resized = [axis for axis, (old, new) in enumerate(zip(source, target, strict=True)) if old != new or old is None]
+    return [_along(node, labels[0], resized)]
 
 
 def _pad(node: ir.Node, labels: Sequence[Labels]) -> list[Labels]:
@@ -303,18 +303,18 @@ def _expand(node: ir.Node, labels: Sequence[Labels]) -> list[Labels]:
 
 def _concat(node: ir.Node, labels: Sequence[Labels]) -> list[Labels]:
     axis = int_of(node, "axis", 0) % labels[0].ndim
-    if all(part.shape[axis] == 1 and np.array_equal(part, labels[0]) for part in labels):
+    if all(array.shape[axis] == 1 and np.array_equal(array, labels[0]) for array in labels):
         return [labels[0]]
     shapes = [lengths_of(value) for value in node.inputs]
     lengths = [length for shape in shapes if shape is not None and (length := shape[axis]) is not None]
     if len(lengths) != len(labels):
         raise UnfollowedError("the parts of Concat are not known")
-    around = np.broadcast_shapes(*(tuple(np.delete(part.shape, axis)) for part in labels))
-    parts = [
-        np.broadcast_to(part, (*around[:axis], length, *around[axis:]))
-        for part, length in zip(labels, lengths, strict=True)
+    around = np.broadcast_shapes(*(tuple(np.delete(array.shape, axis)) for array in labels))
+    full = [
+        np.broadcast_to(array, (*around[:axis], length, *around[axis:]))
+        for array, length in zip(labels, lengths, strict=True)
     ]
-    return [np.concatenate(parts, axis)]
+    return [np.concatenate(full, axis)]
 
 
 _RULES: dict[str, Callable[[ir.Node, Sequence[Labels]], list[Labels]]] = {
@@ -335,7 +335,7 @@ _RULES: dict[str, Callable[[ir.Node, Sequence[Labels]], list[Labels]]] = {
 }
 
 
-def reshaped(labels: Labels, before: Sequence[Length], after: Sequence[Length]) -> Labels | None:
+def reshaped(labels: Labels, source: Sequence[Length], target: Sequence[Length]) -> Labels | None:
     """Return labels after a Reshape; None if they vary along an axis of unknown length that is joined or cut.
 
     Axes are matched in groups that hold the same number of elements, so labels are only spread out along the axes of
@@ -343,20 +343,20 @@ def reshaped(labels: Labels, before: Sequence[Length], after: Sequence[Length]) 
 
     Args:
         labels: Of the input.
-        before: Lengths of the input's axes.
-        after: The same for the output.
+        source: Lengths of the input's axes.
+        target: The same for the output.
     """
     current, result = labels, list[int]()
-    for old, new in _matched_axes(before, after):
+    for old, new in _matched_axes(source, target):
         sizes = labels.shape[old.start : old.stop]
         lengths = [1] * len(new)
         if any(size > 1 for size in sizes):
             # An unknown length is alone in its group, and keeps its labels.
-            pairs = zip(before[old.start : old.stop], sizes, strict=True)
+            pairs = zip(source[old.start : old.stop], sizes, strict=True)
             inner = [length if isinstance(length, int) else size for length, size in pairs]
-            outer = [length if isinstance(length, int) else 1 for length in after[new.start : new.stop]]
+            outer = [length if isinstance(length, int) else 1 for length in target[new.start : new.stop]]
             single = len(old) == len(new) == 1
-            if not single and not _are_known((*before[old.start : old.stop], *after[new.start : new.stop])):
+            if not single and not _are_known((*source[old.start : old.stop], *target[new.start : new.stop])):
                 return None
             lengths = inner if single else outer
             current = np.broadcast_to(current, (*result, *inner, *labels.shape[old.stop :]))
@@ -365,55 +365,57 @@ def reshaped(labels: Labels, before: Sequence[Length], after: Sequence[Length]) 
     return current
 
 
-def _matched_axes(before: Sequence[Length], after: Sequence[Length]) -> list[tuple[range, range]]:
+def _matched_axes(source: Sequence[Length], target: Sequence[Length]) -> list[tuple[range, range]]:
     """Return groups of axes with as many elements in the input as in the output, in order.
 
     Axes are matched from both ends as long as their lengths are known. What is left in the middle is one group: a
     single axis on both sides, which is the same one because all others agree, or axes that may be mixed: 2 x 6 may have
     become 3 x 4.
     """
-    head = _matched_from_start(before, after)
-    left, right = (head[-1][0].stop, head[-1][1].stop) if head else (0, 0)
-    tail = _matched_from_start(before[left:][::-1], after[right:][::-1])
-    ends = len(before), len(after)
+    head = _matched_from_start(source, target)
+    old_start, new_start = (head[-1][0].stop, head[-1][1].stop) if head else (0, 0)
+    tail = _matched_from_start(source[old_start:][::-1], target[new_start:][::-1])
+    ends = len(source), len(target)
     turned = [
         (range(ends[0] - old.stop, ends[0] - old.start), range(ends[1] - new.stop, ends[1] - new.start))
         for old, new in reversed(tail)
     ]
     stop = (turned[0][0].start, turned[0][1].start) if turned else ends
-    middle = range(left, stop[0]), range(right, stop[1])
+    middle = range(old_start, stop[0]), range(new_start, stop[1])
     return [*head, *([middle] if any(map(len, middle)) else []), *turned]
 
 
-def _matched_from_start(before: Sequence[Length], after: Sequence[Length]) -> list[tuple[range, range]]:
+def _matched_from_start(source: Sequence[Length], target: Sequence[Length]) -> list[tuple[range, range]]:
     groups: list[tuple[range, range]] = []
-    left = right = 0
-    while left < len(before) or right < len(after):
-        old, new = before[left : left + 1], after[right : right + 1]
+    old_start = new_start = 0
+    while old_start < len(source) or new_start < len(target):
+        old, new = source[old_start : old_start + 1], target[new_start : new_start + 1]
         if _are_known(old) and _are_known(new):
-            ends = _same_product(before, after, left, right)
+            ends = _same_product(source, target, old_start, new_start)
         else:
             # A symbolic length is the same axis if both have its name.
-            ends = (left + 1, right + 1) if old == new and isinstance(old[0], str) else None
+            ends = (old_start + 1, new_start + 1) if old == new and isinstance(old[0], str) else None
         if ends is None:
             return groups
-        groups.append((range(left, ends[0]), range(right, ends[1])))
-        left, right = ends
+        groups.append((range(old_start, ends[0]), range(new_start, ends[1])))
+        old_start, new_start = ends
     return groups
 
 
-def _same_product(before: Sequence[Length], after: Sequence[Length], left: int, right: int) -> tuple[int, int] | None:
+def _same_product(
+    source: Sequence[Length], target: Sequence[Length], old_end: int, new_end: int
+) -> tuple[int, int] | None:
     """Return the ends of the shortest runs of known axes, from two places on, with the same number of elements."""
-    start, begin = left, right
-    left, right = min(left + 1, len(before)), min(right + 1, len(after))
-    while (old := _product(before[start:left])) != (new := _product(after[begin:right])):
+    start, begin = old_end, new_end
+    old_end, new_end = min(old_end + 1, len(source)), min(new_end + 1, len(target))
+    while (old := _product(source[start:old_end])) != (new := _product(target[begin:new_end])):
         grows_left = old < new
-        if (left == len(before)) if grows_left else (right == len(after)):
+        if (old_end == len(source)) if grows_left else (new_end == len(target)):
             return None
-        left, right = left + grows_left, right + (not grows_left)
-        if not (_are_known(before[start:left]) and _are_known(after[begin:right])):
+        old_end, new_end = old_end + grows_left, new_end + (not grows_left)
+        if not (_are_known(source[start:old_end]) and _are_known(target[begin:new_end])):
             return None
-    return left, right
+    return old_end, new_end
 
 
 def _are_known(lengths: Sequence[Length]) -> bool:

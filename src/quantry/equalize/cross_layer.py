@@ -134,12 +134,12 @@ def balance(
     limit = _MOST_SWEEPS if options.steps == -1 else options.steps
     # Equalizing one chain changes the ranges of others that share a layer, so repeat until nothing changes much.
     for sweep in range(1, limit + 1):
-        before = list(state)
+        previous = list(state)
         for chain in chains:
             _equalize_chain(layers, state, chain, options)
         if options.steps != -1:
             continue
-        change = _mean_change(layers, before, state)
+        change = _mean_change(layers, previous, state)
         idle = 0 if change < least else idle + 1
         least = min(least, change)
         if change <= options.convergence or idle >= _PATIENCE:
@@ -150,14 +150,14 @@ def balance(
 def _equalize_chain(
     layers: Sequence[Magnitudes], state: list[Factors], chain: tuple[int, ...], options: CrossLayer
 ) -> None:
-    made = [_output_range(layers[index], state[index]) for index in chain[:-1]]
+    output_ranges = [_output_range(layers[index], state[index]) for index in chain[:-1]]
     biases = [layers[index].bias * state[index].outputs for index in chain[:-1]]
     # Only the first bias: see the head of this module.
-    made[0] = np.maximum(made[0], biases[0])
-    count = len(made[0])
+    output_ranges[0] = np.maximum(output_ranges[0], biases[0])
+    count = len(output_ranges[0])
     # After a Flatten several inputs of the last layer belong to one channel.
     read = _input_range(layers[chain[-1]], state[chain[-1]]).reshape(count, -1).max(axis=1)
-    shares = _shares(np.stack([*made, read]), np.stack(biases), options)
+    shares = _shares(np.stack([*output_ranges, read]), np.stack(biases), options)
     for position, index in enumerate(chain):
         old = state[index]
         outputs = old.outputs / shares[position] if position < len(shares) else old.outputs
@@ -199,9 +199,9 @@ def _with_biases(shares: np.ndarray, ranges: np.ndarray, biases: np.ndarray) -> 
         padded = np.concatenate([edge, shares, edge])
         # Gauss-Seidel: each layer uses the new divisor of the layer before it, which converges faster.
         for layer in range(len(shares)):
-            made = np.maximum(ranges[layer] + padded[layer], biases[layer])
+            written = np.maximum(ranges[layer] + padded[layer], biases[layer])
             read = ranges[layer + 1] - padded[layer + 2]
-            padded[layer + 1] = (made - read) / 2
+            padded[layer + 1] = (written - read) / 2
         change = float(np.abs(padded[1:-1] - shares).max())
         shares = padded[1:-1]
         if change <= _EQUAL:
@@ -234,11 +234,11 @@ def _input_range(layer: Magnitudes, factors: Factors) -> np.ndarray:
     return largest
 
 
-def _mean_change(layers: Sequence[Magnitudes], before: Sequence[Factors], after: Sequence[Factors]) -> float:
+def _mean_change(layers: Sequence[Magnitudes], previous: Sequence[Factors], current: Sequence[Factors]) -> float:
     """Return the mean of ``|w_after - w_before|`` over the weights of all layers."""
     changes = (
         float((layer.total * np.abs(_multiplier(layer, new) - _multiplier(layer, old))).sum())
-        for layer, old, new in zip(layers, before, after, strict=True)
+        for layer, old, new in zip(layers, previous, current, strict=True)
     )
     return sum(changes) / max(1, sum(layer.size for layer in layers))
 
@@ -270,28 +270,28 @@ def find_chains(model: ir.Model) -> Chains:
     Args:
         model: A topologically sorted graph. Layers in subgraphs are included, but not links between graphs.
     """
-    found = {
+    layers = {
         node: linear_layer(node)
         for node in ir.traversal.RecursiveGraphIterator(model.graph)
         if node.op_type in LINEAR and node.domain == ""
     }
     links: dict[ir.Node, _Link] = {}
     reasons: Counter[str] = Counter()
-    for node, layer in found.items():
-        link = layer if isinstance(layer, str) else _follow(layer, found)
+    for node, layer in layers.items():
+        link = layer if isinstance(layer, str) else _follow(layer, layers)
         if isinstance(link, str):
             reasons[link] += 1
         else:
             links[node] = link
     # Chains with depthwise layers have more to equalize, so they come first in every sweep, as in AMD Quark.
-    sequences = sorted(_sequences(found, links), key=lambda sequence: len(sequence) == 2)
+    sequences = sorted(_sequences(layers, links), key=lambda sequence: len(sequence) == 2)
     members = {layer.node: layer for sequence in sequences for layer in sequence}
     index = {node: position for position, node in enumerate(members)}
     chains = tuple(tuple(index[layer.node] for layer in sequence) for sequence in sequences)
     return Chains(tuple(members.values()), chains, tuple(sorted(reasons.items())))
 
 
-def _follow(head: LinearLayer, found: dict[ir.Node, LinearLayer | str]) -> _Link | str:
+def _follow(head: LinearLayer, layers: dict[ir.Node, LinearLayer | str]) -> _Link | str:
     """Return the link from a layer to the next, or why there is none."""
     value, channels = head.output, ChannelAxis(head.output_axis)
     while True:
@@ -306,7 +306,7 @@ def _follow(head: LinearLayer, found: dict[ir.Node, LinearLayer | str]) -> _Link
             return "its result is read inside a subgraph"
         if reader.inputs[0] is not value:
             return f"{reader.op_type} combines or moves channels"
-        tail = found.get(reader)
+        tail = layers.get(reader)
         if tail is not None:
             return _link(head, channels, tail)
         passed = propagate_factor(reader, channels)
@@ -326,14 +326,14 @@ def _link(head: LinearLayer, channels: ChannelAxis, tail: LinearLayer | str) -> 
     return _Link(tail, channels.flattened)
 
 
-def _sequences(found: dict[ir.Node, LinearLayer | str], links: dict[ir.Node, _Link]) -> list[list[LinearLayer]]:
+def _sequences(layers: dict[ir.Node, LinearLayer | str], links: dict[ir.Node, _Link]) -> list[list[LinearLayer]]:
     """Join links at depthwise layers."""
     passed_on = {link.tail.node for link in links.values() if _passes_on(link) and link.tail.node in links}
     sequences = []
     for node, link in links.items():
         if node in passed_on:
             continue
-        head = found[node]
+        head = layers[node]
         assert isinstance(head, LinearLayer)
         sequence = [head, link.tail]
         while sequence[-1].node in passed_on:
@@ -357,22 +357,22 @@ def equalize_layers(model: ir.Model, options: CrossLayer) -> tuple[Note, ...]:
         Notes: how much was equalized, and the number of layers that are in no chain, by reason.
     """
     notes = list(clip6_to_relu(model)) if options.clip6_to_relu else []
-    found = find_chains(model)
-    known = [_magnitudes(layer, include_bias=options.include_bias) for layer in found.layers]
-    factors, sweeps = balance(known, found.chains, options)
-    changed = [layer for layer, factor in zip(found.layers, factors, strict=True) if _apply(layer, factor)]
-    if found.chains:
+    chains = find_chains(model)
+    magnitudes_of = [_magnitudes(layer, include_bias=options.include_bias) for layer in chains.layers]
+    factors, sweeps = balance(magnitudes_of, chains.chains, options)
+    scaled = [layer for layer, factor in zip(chains.layers, factors, strict=True) if _apply(layer, factor)]
+    if chains.chains:
         notes.append(
             Note.of(
                 "cross-layer equalization changed {count} of the {layers} layers in {chains} chains; sweeps: {sweeps}",
-                count=len(changed),
-                layers=len(found.layers),
-                chains=len(found.chains),
+                count=len(scaled),
+                layers=len(chains.layers),
+                chains=len(chains.chains),
                 sweeps=sweeps,
             )
         )
     message = "no cross-layer equalization after {count} layers: {reason}"
-    return (*notes, *one_per_reason(message, dict(found.reasons), NoteKind.NOT_EQUALIZED))
+    return (*notes, *one_per_reason(message, dict(chains.reasons), NoteKind.NOT_EQUALIZED))
 
 
 def _magnitudes(layer: LinearLayer, *, include_bias: bool) -> Magnitudes:

@@ -22,7 +22,7 @@ import onnx_ir as ir
 from quantry.equalize.channel_labels import ChannelLabels
 from quantry.equalize.channels import Labels
 from quantry.equalize.linear_layer import LinearLayer, array_of, store_array, store_input
-from quantry.equalize.types import Types
+from quantry.equalize.types import WeightActivationTypes
 from quantry.facts.operators import Family, facts
 from quantry.graph.edit import FreshNames, constant_of
 from quantry.graph.float_model import FloatModel
@@ -54,7 +54,7 @@ def fit_powers(
     model: FloatModel,
     statistics: Statistics,
     options: FitPowers,
-    types: Types,
+    types: WeightActivationTypes,
 ) -> FloatModel:
     """Return a model that computes the same, whose tensors fill the ranges of power-of-two scales better.
 
@@ -71,9 +71,9 @@ def fit_powers(
     groups, reasons = find_groups(copy)
     fit = _Fit(groups, statistics, options.candidates)
     fit.add_errors(types)
-    before, after = fit.search(options.sweeps)
+    start_error, error = fit.search(options.sweeps)
     blocked = one_per_reason("no power-of-two fit through {count} nodes: {reason}", reasons, NoteKind.NOT_FITTED)
-    if after > before * (1 - _GAIN):
+    if error > start_error * (1 - _GAIN):
         return FloatModel(model.model, (Note.of("power-of-two fit: no factor would help"), *blocked))
     names = FreshNames(copy)
     for group, exponent in zip(groups, fit.exponents, strict=True):
@@ -83,8 +83,8 @@ def fit_powers(
         "{before:.3g} -> {after:.3g}",
         count=sum(bool(exponent) for exponent in fit.exponents),
         groups=len(groups),
-        before=before,
-        after=after,
+        before=start_error,
+        after=error,
     )
     return FloatModel(rebuilt(copy), (summary, *blocked))
 
@@ -122,7 +122,9 @@ class ScaleGroup:
                 _store_product(layer.bias, factor)
         for layer in self.readers:
             _store_product(layer.weight, 1.0 / factor)
-        operands = [(place, factor) for place in self.constants] + [(place, 1.0 / factor) for place in self.inverse]
+        operands = [(operand, factor) for operand in self.constants] + [
+            (operand, 1.0 / factor) for operand in self.inverse
+        ]
         for (node, index), times in operands:
             array = constant_of(node.inputs[index])
             if array is not None:
@@ -140,7 +142,7 @@ def find_groups(model: ir.Model) -> tuple[list[ScaleGroup], Counter[str]]:
     Args:
         model: The model.
     """
-    labels = ChannelLabels(model, whole=True)
+    labels = ChannelLabels(model, per_tensor=True)
     numbers = labels.positions()
     groups = [ScaleGroup() for _ in range(numbers.max() + 1)]
 
@@ -190,7 +192,7 @@ class _Fit:
         result: np.ndarray = centred / self._count
         return result
 
-    def add_errors(self, types: Types) -> None:
+    def add_errors(self, types: WeightActivationTypes) -> None:
         """Estimate the errors of all tensors, weights and biases.
 
         Args:
@@ -198,8 +200,8 @@ class _Fit:
         """
         activation, weight, bias = types.activation, types.weight, types.own_bias
         assert activation is not None
-        made = {layer: number for number, group in enumerate(self._groups) for layer in group.makers}
-        read = {layer: number for number, group in enumerate(self._groups) for layer in group.readers}
+        maker_of = {layer: number for number, group in enumerate(self._groups) for layer in group.makers}
+        reader_of = {layer: number for number, group in enumerate(self._groups) for layer in group.readers}
         for number, group in enumerate(self._groups):
             for value in group.values:
                 stats = self._statistics.tensors.get(value.name or "")
@@ -210,8 +212,8 @@ class _Fit:
                 assert constant is not None
                 rows = constant.astype(np.float64).reshape(1, -1)
                 self._errors.append(_Error(-1, number, self._of_rows(rows, activation, float((rows**2).mean()))))
-        for layer in {**made, **read}:
-            plus, minus = made.get(layer, -1), read.get(layer, -1)
+        for layer in {**maker_of, **reader_of}:
+            plus, minus = maker_of.get(layer, -1), reader_of.get(layer, -1)
             self._errors.append(_Error(plus, minus, self._of_weight(layer, weight)))
             if bias is not None and layer.bias is not None and plus >= 0:
                 table = self._of_bias(layer, bias)
@@ -228,19 +230,19 @@ class _Fit:
         for error in self._errors:
             for number in {error.plus, error.minus} - {-1}:
                 touching.setdefault(number, []).append(error)
-        before = self._total()
+        start = self._total()
         for _ in range(sweeps):
-            changed = False
+            improved = False
             for number, errors in touching.items():
                 totals = np.zeros(self._count)
                 for error in errors:
                     totals += self._row(error, number)
                 best = int(totals.argmin())
                 if totals[best] < totals[self._steps[number]] * (1 - 1e-6):
-                    self._steps[number], changed = best, True
-            if not changed:
+                    self._steps[number], improved = best, True
+            if not improved:
                 break
-        return before, self._total()
+        return start, self._total()
 
     def _row(self, error: _Error, number: int) -> np.ndarray:
         """Return an error for every exponent of one group, the others as they are."""
@@ -260,8 +262,8 @@ class _Fit:
         )
 
     def _of_activation(self, stats: TensorStats, spec: TensorSpec) -> np.ndarray:
-        parts = stats.distribution()
-        values, counts = np.abs((parts.lower + parts.upper) / 2), parts.counts
+        bins = stats.distribution()
+        values, counts = np.abs((bins.lower + bins.upper) / 2), bins.counts
         energy = float(counts @ values**2)
         levels = 2 ** (spec.dtype.bits - 1) - 1
 
@@ -309,7 +311,7 @@ class _Fit:
         return self._table(error) if energy and peaks.any() else np.zeros(self._count)
 
     def _table(self, error: Callable[[float], float]) -> np.ndarray:
-        return np.array([error(float(np.exp2(place / self._count))) for place in range(self._count)])
+        return np.array([error(float(np.exp2(step / self._count))) for step in range(self._count)])
 
 
 def _steps(peak: Any, levels: int) -> Iterator[Any]:

@@ -22,8 +22,8 @@ def rotation(size: int, seed: int) -> np.ndarray:
     random = np.random.default_rng(seed)
     rows = _hadamard(size)
     basis = _cosines(size) if rows is None else rows / np.sqrt(size)
-    others = basis[1:][random.permutation(size - 1)] * random.choice((-1.0, 1.0), size=(size - 1, 1))
-    mixed = np.concatenate([basis[:1], others])
+    rows_after_first = basis[1:][random.permutation(size - 1)] * random.choice((-1.0, 1.0), size=(size - 1, 1))
+    mixed = np.concatenate([basis[:1], rows_after_first])
     normal = np.full(size, size**-0.5)
     normal[0] -= 1.0
     length = float(normal @ normal)
@@ -36,8 +36,8 @@ def rotation(size: int, seed: int) -> np.ndarray:
 
 def _cosines(size: int) -> np.ndarray:
     """Return the basis of the discrete cosine transform, whose entries are at most ``sqrt(2 / size)``."""
-    places = np.arange(size)
-    basis: np.ndarray = np.sqrt(2.0 / size) * np.cos(np.pi * np.outer(places, 2 * places + 1) / (2 * size))
+    indices = np.arange(size)
+    basis: np.ndarray = np.sqrt(2.0 / size) * np.cos(np.pi * np.outer(indices, 2 * indices + 1) / (2 * size))
     basis[0] = size**-0.5
     return basis
 
@@ -70,8 +70,8 @@ def _paley(prime: int) -> np.ndarray:
     """Return ``I + S``, where ``S`` is skew and has the quadratic characters of differences modulo the prime."""
     squares = {value * value % prime for value in range(1, prime)}
     character = np.array([0.0, *(1.0 if value in squares else -1.0 for value in range(1, prime))])
-    places = np.arange(prime)
+    indices = np.arange(prime)
     matrix = np.ones((prime + 1, prime + 1))
     matrix[1:, 0] = -1.0
-    matrix[1:, 1:] = character[(places[:, None] - places[None]) % prime] + np.eye(prime)
+    matrix[1:, 1:] = character[(indices[:, None] - indices[None]) % prime] + np.eye(prime)
     return matrix

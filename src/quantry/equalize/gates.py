@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from quantry.equalize.folding import insert_product
+from quantry.equalize.factor_absorption import insert_product
 from quantry.equalize.linear_layer import array_of, is_own, store_array
 from quantry.facts.operators import STANDARD_DOMAINS, facts
 from quantry.graph.edit import FreshNames, constant_of
@@ -86,7 +86,7 @@ class Gate:
         return None
 
 
-def is_gate(node: ir.Node, is_alike: Callable[[ir.Value], bool]) -> bool:
+def is_self_gating(node: ir.Node, is_alike: Callable[[ir.Value], bool]) -> bool:
     """Whether a node is a function whose result is multiplied with its input, perhaps after other functions.
 
     Args:
@@ -95,20 +95,22 @@ def is_gate(node: ir.Node, is_alike: Callable[[ir.Value], bool]) -> bool:
     """
     if not _is_function(node) or facts(node).homogeneous is not False:
         return False
-    waiting, met = [node.outputs[0]], False
-    while waiting:
-        value = waiting.pop()
+    pending, is_multiplied = [node.outputs[0]], False
+    while pending:
+        value = pending.pop()
         if value.is_graph_output():
             return False
         for reader in (use.node for use in value.uses()):
-            others = [other for other in reader.inputs if other is not None and other is not value]
-            if reader.op_type == "Mul" and any(constant_of(other) is None and is_alike(other) for other in others):
-                met = True
+            operands = [operand for operand in reader.inputs if operand is not None and operand is not value]
+            if reader.op_type == "Mul" and any(
+                constant_of(operand) is None and is_alike(operand) for operand in operands
+            ):
+                is_multiplied = True
             elif _is_function(reader):
-                waiting.append(reader.outputs[0])
+                pending.append(reader.outputs[0])
             else:
                 return False
-    return met
+    return is_multiplied
 
 
 def _is_function(node: ir.Node) -> bool:
@@ -130,17 +132,17 @@ def sensitivity(energy: np.ndarray) -> np.ndarray:
     return result
 
 
-def connected(places: Sequence[np.ndarray]) -> list[np.ndarray]:
+def connected(numbers: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Return the factors of gates that share factors, directly or through other gates, as sets without 0.
 
     Args:
-        places: For each gate the numbers of its factors.
+        numbers: For each gate the numbers of its factors.
     """
     joined: Joined[int] = Joined()
-    every = [own[own > 0].tolist() for own in places]
-    for own in filter(None, every):
-        joined.join(own)
-    found: dict[int, set[int]] = {}
-    for place in {place for own in every for place in own}:
-        found.setdefault(joined.root(place), set()).add(place)
-    return [np.array(sorted(one)) for one in found.values()]
+    every = [positive[positive > 0].tolist() for positive in numbers]
+    for positive in filter(None, every):
+        joined.join(positive)
+    sets: dict[int, set[int]] = {}
+    for number in {number for positive in every for number in positive}:
+        sets.setdefault(joined.root(number), set()).add(number)
+    return [np.array(sorted(members)) for members in sets.values()]

@@ -140,22 +140,22 @@ class WeightScale:
         outside, counted = np.exp(NORM * u[self.outputs]), self.importance * np.exp(-2 * u[self.outputs])
         steps = (outside * reached).sum()
         back = np.matmul(outside[:, None, :], self.powers)[:, 0]
-        fed, wanted = energy.sum(axis=1, keepdims=True), counted.sum(axis=1, keepdims=True)
-        total = (fed * wanted).sum()
+        fed, fanned = energy.sum(axis=1, keepdims=True), counted.sum(axis=1, keepdims=True)
+        total = (fed * fanned).sum()
         value = self.level + 2 / NORM * np.log(steps) + np.log(total)
         slopes = [
             (self.outputs, 2 * outside * reached / steps - 2 * counted * fed / total),
-            (self.inputs, 2 * energy * wanted / total - 2 * inside * back / steps),
+            (self.inputs, 2 * energy * fanned / total - 2 * inside * back / steps),
         ]
         return Evaluated.of_one(float(value), slopes)
 
     def _with_own_scales(self, inside: Floats, energy: Floats, reached: Floats) -> Evaluated:
-        known = np.maximum(reached, np.finfo(np.float64).tiny)
-        errors = self.importance * known ** (2 / NORM)
-        fed, wanted = energy.sum(axis=1, keepdims=True), errors.sum(axis=1, keepdims=True)
-        total = (fed * wanted).sum()
-        back = np.matmul((errors / known)[:, None, :], self.powers)[:, 0]
-        slope = 2 * energy * wanted / total - 2 * inside * back * fed / total
+        nonzero = np.maximum(reached, np.finfo(np.float64).tiny)
+        errors = self.importance * nonzero ** (2 / NORM)
+        fed, fanned = energy.sum(axis=1, keepdims=True), errors.sum(axis=1, keepdims=True)
+        total = (fed * fanned).sum()
+        back = np.matmul((errors / nonzero)[:, None, :], self.powers)[:, 0]
+        slope = 2 * energy * fanned / total - 2 * inside * back * fed / total
         return Evaluated.of_one(float(self.level + np.log(total)), [(self.inputs, slope)])
 
 
@@ -167,14 +167,19 @@ def log_sum(terms: Sequence[Terms], u: Floats, power: float = 1.0) -> tuple[floa
         u: (n,) logarithms of all factors; the first is 0.
         power: 1 is the sum of the terms. With a smaller power, small terms count more.
     """
-    found = [term.evaluate(u) for term in terms]
-    values = np.concatenate([one.values for one in found])
+    evaluated = [term.evaluate(u) for term in terms]
+    values = np.concatenate([term_values.values for term_values in evaluated])
     shares = np.exp(power * (values - values.max()))
     total = shares.sum()
-    parts = np.split(shares / total, np.cumsum([len(one.values) for one in found[:-1]]))
+    term_shares = np.split(shares / total, np.cumsum([len(term_values.values) for term_values in evaluated[:-1]]))
     # All at once: most terms have a few of the many factors.
-    places = np.concatenate([one.places for one in found])
-    weights = np.concatenate([part[one.owners] * one.slopes for one, part in zip(found, parts, strict=True)])
+    places = np.concatenate([term_values.places for term_values in evaluated])
+    weights = np.concatenate(
+        [
+            term_share[term_values.owners] * term_values.slopes
+            for term_values, term_share in zip(evaluated, term_shares, strict=True)
+        ]
+    )
     slope = np.bincount(places, weights, minlength=len(u))
     slope[0] = 0.0
     return float(values.max() + np.log(total) / power), slope
@@ -186,7 +191,7 @@ _ENOUGH = 1e-4
 """Share of the expected decrease that a step must reach (Armijo)."""
 
 
-def minimized(function: Callable[[Floats], tuple[float, Floats]], start: Floats, iterations: int) -> Floats:
+def minimize_posynomial(function: Callable[[Floats], tuple[float, Floats]], start: Floats, iterations: int) -> Floats:
     """Return where a convex function is smallest, found with L-BFGS.
 
     Nocedal and Wright, "Numerical Optimization", algorithm 7.4. A step that does not lower the function is halved.
@@ -196,7 +201,7 @@ def minimized(function: Callable[[Floats], tuple[float, Floats]], start: Floats,
         start: Where to begin.
         iterations: Maximum number of steps.
     """
-    place, (value, slope) = start, function(start)
+    point, (value, slope) = start, function(start)
     moves: list[tuple[Floats, Floats, float]] = []
     for _ in range(iterations):
         direction = -_newton_like(slope, moves)
@@ -205,19 +210,19 @@ def minimized(function: Callable[[Floats], tuple[float, Floats]], start: Floats,
             break
         length = 1.0 if moves else min(1.0, 1.0 / float(np.abs(direction).max()))
         while True:
-            new_place = place + length * direction
+            new_place = point + length * direction
             new_value, new_slope = function(new_place)
             if new_value <= value + _ENOUGH * length * expected:
                 break
             length /= 2
             if length < _LEAST_STEP:
-                return place
-        moved, turned = new_place - place, new_slope - slope
+                return point
+        moved, turned = new_place - point, new_slope - slope
         curvature = float(moved @ turned)
         if curvature > 0:
             moves = [*moves[-_REMEMBERED + 1 :], (moved, turned, 1.0 / curvature)]
-        place, value, slope = new_place, new_value, new_slope
-    return place
+        point, value, slope = new_place, new_value, new_slope
+    return point
 
 
 def _newton_like(slope: Floats, moves: Sequence[tuple[Floats, Floats, float]]) -> Floats:

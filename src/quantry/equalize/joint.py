@@ -36,7 +36,7 @@ from quantry.equalize.linear_layer import (
     store_input,
 )
 from quantry.equalize.rounding_errors import Importance, ObservedChannels, RoundingErrors, observed_tensors
-from quantry.equalize.types import Types
+from quantry.equalize.types import WeightActivationTypes
 from quantry.graph.edit import FreshNames
 from quantry.graph.float_model import FloatModel
 from quantry.graph.weights import rebuilt
@@ -63,7 +63,7 @@ _GAIN = 0.02
 """Smaller gains of the estimated error change nothing."""
 
 
-def joint_needs(model: FloatModel, types: Types) -> Needs:
+def joint_needs(model: FloatModel, types: WeightActivationTypes) -> Needs:
     """Return the statistics of activations that joint equalization needs.
 
     Args:
@@ -79,7 +79,7 @@ def equalize_jointly(
     model: FloatModel,
     statistics: Statistics,
     options: JointEqualization,
-    types: Types,
+    types: WeightActivationTypes,
 ) -> FloatModel:
     """Return a model that computes the same, whose channels suit common scales.
 
@@ -99,27 +99,27 @@ def equalize_jointly(
     observed = ObservedChannels(statistics)
     importance = Importance(labels, observed)
     bounds = _bounds(labels, observed)
-    places = labels.positions()
+    numbers = labels.positions()
     problem = RoundingErrors(labels, observed, importance, types)
     blocked = one_per_reason("no joint equalization through {count} nodes: {reason}", labels.reasons)
     if not problem.terms:
         return FloatModel(model.model, (Note.of("joint equalization: no channel can have a factor"), *blocked))
-    found = _limited(problem.solved(options), bounds, places)
+    logarithms = _limited(problem.solved(options), bounds, numbers)
     # Whole steps, because the last bits of exponentials differ between processors.
-    found = np.round(found / _STEP) * _STEP
-    before, after = (float(np.exp(log_sum(problem.terms, u)[0])) for u in (np.zeros_like(found), found))
-    if not after < before * (1 - _GAIN):
+    logarithms = np.round(logarithms / _STEP) * _STEP
+    start_error, error = (float(np.exp(log_sum(problem.terms, u)[0])) for u in (np.zeros_like(logarithms), logarithms))
+    if not error < start_error * (1 - _GAIN):
         return FloatModel(model.model, (Note.of("joint equalization: no factors would help"), *blocked))
-    factors, names = np.exp(found), FreshNames(copy)
+    factors, names = np.exp(logarithms), FreshNames(copy)
     for layer in labels.layers:
-        _scale_layer(layer, factors[places[layer.outputs]], factors[places[layer.inputs]])
+        _scale_layer(layer, factors[numbers[layer.outputs]], factors[numbers[layer.inputs]])
     for constant in labels.constants:
-        _scale_constant(constant, factors[places[constant.labels]], names)
+        _scale_constant(constant, factors[numbers[constant.labels]], names)
     for gate in labels.gates:
-        gate.restore(factors[places[gate.labels]], names)
+        gate.restore(factors[numbers[gate.labels]], names)
     for bound in bounds:
-        bound.scale(factors, places, names)
-    if not _stays_finite(labels, observed, factors[places]):
+        bound.scale(factors, numbers, names)
+    if not _stays_finite(labels, observed, factors[numbers]):
         message = "joint equalization: values would leave the range of float32"
         return FloatModel(model.model, (Note.of(message), *blocked))
     summary = Note.of(
@@ -127,8 +127,8 @@ def equalize_jointly(
         "{before:.3g} -> {after:.3g}",
         count=problem.count,
         layers=len(labels.layers),
-        before=before,
-        after=after,
+        before=start_error,
+        after=error,
     )
     return FloatModel(rebuilt(copy), (summary, *blocked))
 
@@ -138,10 +138,10 @@ def _stays_finite(labels: ChannelLabels, observed: ObservedChannels, factors: Fl
     most = np.finfo(np.float32).max / _HEADROOM
     for labelled in labels.layers:
         layer = labelled.layer
-        seen = observed.of(layer.output, layer.layout.outputs)
+        statistics = observed.of(layer.output, layer.layout.outputs)
         peaks = [np.abs(array_of(value)).max() for value in (layer.weight, layer.bias) if value is not None]
-        if seen is not None:
-            peaks.append((seen.largest * factors[labelled.outputs]).max())
+        if statistics is not None:
+            peaks.append((statistics.largest * factors[labelled.outputs]).max())
         if not all(peak < most for peak in peaks):
             return False
     return True
@@ -156,8 +156,8 @@ class _Bound:
     def __init__(self, labels: ChannelLabels, clip: LabelledClip, observed: ObservedChannels) -> None:
         self._clip = clip
         self._flat = clip.labels.reshape(-1)
-        seen = observed.of(clip.node.outputs[0], len(self._flat))
-        self._high = np.full(len(self._flat), clip.bound) if seen is None else seen.high
+        statistics = observed.of(clip.node.outputs[0], len(self._flat))
+        self._high = np.full(len(self._flat), clip.bound) if statistics is None else statistics.high
         self._reaching = self._high >= _REACHES * clip.bound
         if self._reaching.any():
             labels.join(self._flat[self._reaching], self._flat[self._reaching][:1])
@@ -170,21 +170,21 @@ class _Bound:
         labels.join(self._flat[self._reaching], self._flat[fixed][:1])
         return True
 
-    def limit(self, u: Floats, places: np.ndarray) -> None:
+    def limit(self, u: Floats, numbers: np.ndarray) -> None:
         """Lower the factors of channels that would exceed the bound."""
         if not self._reaching.any():
             return
-        where = places[self._flat]
-        common = u[where[self._reaching][0]]
+        own_numbers = numbers[self._flat]
+        common = u[own_numbers[self._reaching][0]]
         room = np.log(self._clip.bound / (_ROOM * np.maximum(self._high, np.finfo(np.float32).tiny)))
         highest = np.where(self._reaching, np.inf, common + np.maximum(room, 0.0))
         # A channel without a factor stays where it is, and so does the bound.
-        np.minimum.at(u, where[where > 0], highest[where > 0])
+        np.minimum.at(u, own_numbers[own_numbers > 0], highest[own_numbers > 0])
 
-    def scale(self, factors: Floats, places: np.ndarray, names: FreshNames) -> None:
+    def scale(self, factors: Floats, numbers: np.ndarray, names: FreshNames) -> None:
         """Multiply the bound."""
-        own = factors[places[self._flat]]
-        factor = own[self._reaching][0] if self._reaching.any() else own.max()
+        clip_factors = factors[numbers[self._flat]]
+        factor = clip_factors[self._reaching][0] if self._reaching.any() else clip_factors.max()
         bound = self._clip.node.inputs[2]
         if factor != 1.0 and bound is not None:
             store_input(self._clip.node, 2, array_of(bound) * factor, names)
@@ -198,17 +198,17 @@ def _bounds(labels: ChannelLabels, observed: ObservedChannels) -> list[_Bound]:
     return bounds
 
 
-def _limited(u: Floats, bounds: Sequence[_Bound], places: np.ndarray) -> Floats:
+def _limited(u: Floats, bounds: Sequence[_Bound], numbers: np.ndarray) -> Floats:
     """Return logarithms of factors with which no channel exceeds a bound."""
-    found = u.copy()
+    limited = u.copy()
     # A bound that gives way moves others, which rarely takes more than two rounds.
     for _ in bounds:
-        before = found.copy()
+        previous = limited.copy()
         for bound in bounds:
-            bound.limit(found, places)
-        if np.array_equal(found, before):
+            bound.limit(limited, numbers)
+        if np.array_equal(limited, previous):
             break
-    return found
+    return limited
 
 
 def _scale_layer(labelled: LabelledLayer, outputs: Floats, inputs: Floats) -> None:
@@ -231,5 +231,5 @@ def _scale_constant(constant: LabelledConstant, factors: Floats, names: FreshNam
     # with one factor for all channels it keeps its shape.
     while factors.ndim > array.ndim and len(factors) == 1:
         factors = factors[0]
-    own = factors.reshape(-1)[0] if np.all(factors == factors.reshape(-1)[0]) else factors
-    store_input(constant.node, constant.index, array * own, names)
+    multipliers = factors.reshape(-1)[0] if np.all(factors == factors.reshape(-1)[0]) else factors
+    store_input(constant.node, constant.index, array * multipliers, names)

@@ -252,7 +252,7 @@ def store_input(node: ir.Node, index: int, array: np.ndarray, names: FreshNames)
     if is_own(value):
         store_array(value, typed)
         return
-    own = new_initializer(names.value(value.name or "constant"), typed)
+    copy = new_initializer(names.value(value.name or "constant"), typed)
     assert node.graph is not None
-    node.graph.register_initializer(own)
-    node.replace_input_with(index, own)
+    node.graph.register_initializer(copy)
+    node.replace_input_with(index, copy)

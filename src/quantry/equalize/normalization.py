@@ -50,15 +50,15 @@ class Normalization:
 
     def factors(self) -> np.ndarray:
         """Return gamma, (channels,) float64."""
-        found = constant_of(self.node.inputs[self.gamma])
-        assert found is not None
-        return found.astype(np.float64).reshape(-1)
+        gamma = constant_of(self.node.inputs[self.gamma])
+        assert gamma is not None
+        return gamma.astype(np.float64).reshape(-1)
 
     def offsets(self) -> np.ndarray | None:
         """Return beta, (channels,) float64, or None if there is none."""
         value = self.node.inputs[self.beta] if self.beta is not None and self.beta < len(self.node.inputs) else None
-        found = constant_of(value)
-        return None if found is None else found.astype(np.float64).reshape(-1)
+        beta = constant_of(value)
+        return None if beta is None else beta.astype(np.float64).reshape(-1)
 
 
 NORMALIZATIONS: dict[str, tuple[int, int | None]] = {
@@ -75,7 +75,7 @@ def normalization(node: ir.Node) -> Normalization | str | None:
     """Return a node as a normalization over channels, why it cannot be changed, or None for any other node."""
     if node.op_type not in NORMALIZATIONS or node.domain not in KNOWN_DOMAINS or node.inputs[0] is None:
         return None
-    found = Normalization(node, *NORMALIZATIONS[node.op_type])
+    result = Normalization(node, *NORMALIZATIONS[node.op_type])
     shape = node.inputs[0].shape
     if shape is None or not isinstance(shape[-1], int):
         return f"the number of channels of {node.op_type} is not known"
@@ -83,7 +83,7 @@ def normalization(node: ir.Node) -> Normalization | str | None:
         return f"{node.op_type} runs over more than the channels"
     if any(output.uses() or output.is_graph_output() for output in node.outputs[1:3]):
         return f"a second output of {node.op_type} is read"
-    constants = [constant_of(value) for value in found.constants]
+    constants = [constant_of(value) for value in result.constants]
     if any(constant is None or constant.size != shape[-1] for constant in constants):
         return f"{node.op_type} has no constants with one value per channel"
-    return found
+    return result

@@ -26,7 +26,7 @@ Use = tuple[ir.Node, int]
 
 
 @dataclass(eq=False)
-class Stream:
+class ResidualStream:
     """One residual stream.
 
     Attributes:
@@ -58,13 +58,13 @@ class _Declined(Exception):  # noqa: N818  # ends the walk, which may be many ca
     pass
 
 
-def residual_stream(start: Normalization) -> Stream | str:
+def residual_stream(start: Normalization) -> ResidualStream | str:
     """Return the stream that a normalization reads, or why it cannot be followed."""
     value = start.node.inputs[0]
     length = None if value is None or value.shape is None else value.shape[-1]
     if not isinstance(length, int):
         return _UNKNOWN
-    walk = _Walk(Stream(length), start.node.graph)
+    walk = _Walk(ResidualStream(length), start.node.graph)
     try:
         walk.run(start)
     except _Declined as declined:
@@ -78,7 +78,7 @@ _UNKNOWN = "a tensor of it has an unknown shape, or is not float32"
 class _Walk:
     """Visits all tensors that must have the same basis."""
 
-    def __init__(self, stream: Stream, graph: ir.Graph | ir.Function | None) -> None:
+    def __init__(self, stream: ResidualStream, graph: ir.Graph | ir.Function | None) -> None:
         self.stream = stream
         self._graph = graph
         self._open: list[ir.Value] = []
@@ -100,10 +100,10 @@ class _Walk:
                 self._forward(node, index, axis)
 
     def _visit(self, value: ir.Value, axis: int) -> None:
-        known = self.stream.values.get(value)
-        if known == axis:
+        visited_axis = self.stream.values.get(value)
+        if visited_axis == axis:
             return
-        if known is not None:
+        if visited_axis is not None:
             raise _Declined("its channels are on two axes of a tensor")
         if value.dtype != ir.DataType.FLOAT or not self._has_channels(value, axis):
             raise _Declined(_UNKNOWN)
@@ -147,8 +147,8 @@ class _Walk:
             self._writer(layer, axis)
             if layer is scaled:
                 self.stream.scales[producer] = layer
-        elif isinstance(found := normalization(producer), Normalization) and value is found.sum:
-            self._add(producer, found.data, value)
+        elif isinstance(normalized := normalization(producer), Normalization) and value is normalized.sum:
+            self._add(producer, normalized.data, value)
         elif producer.op_type in ("Add", "Sub") and producer.domain == "":
             self._add(producer, (0, 1), value)
         elif producer.op_type in LINEAR and producer.domain == "":
@@ -156,11 +156,11 @@ class _Walk:
         elif (operand := _scaled(producer)) is not None:
             self._operand(producer, operand, axis - _rank(value) + _rank(producer.inputs[operand]))
         else:
-            before = axis_before(producer, axis, value) if _moved(producer) else _reads(producer)
-            if isinstance(before, str):
-                raise _Declined(before)
+            source_axis = axis_before(producer, axis, value) if _moved(producer) else _reads(producer)
+            if isinstance(source_axis, str):
+                raise _Declined(source_axis)
             for index in _moved(producer):
-                self._operand(producer, index, before)
+                self._operand(producer, index, source_axis)
 
     def _add(self, node: ir.Node, indices: tuple[int, ...], like: ir.Value | None) -> None:
         """Visit the operands of a sum, which are aligned at their last axes."""
@@ -200,22 +200,22 @@ class _Walk:
             self._visit(node.outputs[0], axis - _rank(node.inputs[index]) + _rank(node.outputs[0]))
         else:
             for output in filter(_is_read, node.outputs):
-                after = axis_after(node, ChannelAxis(axis), output) if index in _moved(node) else _reads(node)
-                if isinstance(after, str) or after.flattened:
-                    raise _Declined(after if isinstance(after, str) else f"{node.op_type} mixes its channels")
-                self._visit(output, after.axis)
+                position = axis_after(node, ChannelAxis(axis), output) if index in _moved(node) else _reads(node)
+                if isinstance(position, str) or position.flattened:
+                    raise _Declined(position if isinstance(position, str) else f"{node.op_type} mixes its channels")
+                self._visit(output, position.axis)
 
     def _norm(self, node: ir.Node, index: int, axis: int) -> None:
-        found = normalization(node)
-        if not isinstance(found, Normalization):
-            raise _Declined(found or _reads(node))
-        if index not in found.data or axis != _rank(node.inputs[index]) - 1:
+        normalized = normalization(node)
+        if not isinstance(normalized, Normalization):
+            raise _Declined(normalized or _reads(node))
+        if index not in normalized.data or axis != _rank(node.inputs[index]) - 1:
             raise _Declined(f"{node.op_type} runs over another axis")
-        self.stream.norms[node] = found
-        if len(found.data) > 1:
-            if found.sum is not None and _is_read(found.sum):
-                self._visit(found.sum, axis)
-            self._add(node, found.data, node.inputs[0])
+        self.stream.norms[node] = normalized
+        if len(normalized.data) > 1:
+            if normalized.sum is not None and _is_read(normalized.sum):
+                self._visit(normalized.sum, axis)
+            self._add(node, normalized.data, node.inputs[0])
 
     def _reader(self, node: ir.Node, index: int, axis: int) -> None:
         layer = linear_layer(node) if index == 0 else _reads(node)
@@ -246,24 +246,24 @@ def layers_after(use: Use, axis: int) -> list[LinearLayer] | None:
         return [layer] if fits and isinstance(layer, LinearLayer) else None
     if index not in _moved(node) or node.op_type == "Concat":
         return None
-    found: list[LinearLayer] = []
+    layers: list[LinearLayer] = []
     for output in filter(_is_read, node.outputs):
-        after = axis_after(node, ChannelAxis(axis), output)
-        if isinstance(after, str) or after.flattened:
+        position = axis_after(node, ChannelAxis(axis), output)
+        if isinstance(position, str) or position.flattened:
             return None
-        parts = [layers_after(use, after.axis) for use in output.uses()]
-        if output.is_graph_output() or any(part is None for part in parts):
+        branches = [layers_after(use, position.axis) for use in output.uses()]
+        if output.is_graph_output() or any(branch is None for branch in branches):
             return None
-        found += [layer for part in parts if part is not None for layer in part]
-    return found
+        layers += [layer for branch in branches if branch is not None for layer in branch]
+    return layers
 
 
 def _scaled(node: ir.Node) -> int | None:
     """Return the index of the operand that a node multiplies with, or divides by, a constant number; else None."""
     if node.op_type not in ("Mul", "Div") or node.domain != "":
         return None
-    for index, other in ((0, 1), (1, 0)):
-        constant = constant_of(node.inputs[other])
+    for index, factor_index in ((0, 1), (1, 0)):
+        constant = constant_of(node.inputs[factor_index])
         if constant is not None and constant.size == 1 and (index == 0 or node.op_type == "Mul"):
             return index
     return None
@@ -275,7 +275,7 @@ def _scaled_layer(value: ir.Value) -> LinearLayer | None:
     if node is None or node.op_type != "Mul" or node.domain != "" or value.is_graph_output():
         return None
     operands = [operand for operand in node.inputs if operand is not None]
-    factors = [found for operand in operands if (found := constant_of(operand)) is not None]
+    factors = [factor for operand in operands if (factor := constant_of(operand)) is not None]
     computed = [operand for operand in operands if constant_of(operand) is None]
     if len(factors) != 1 or len(computed) != 1 or len(computed[0].uses()) != 1 or computed[0].is_graph_output():
         return None

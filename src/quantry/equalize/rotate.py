@@ -33,7 +33,7 @@ from quantry.equalize.linear_layer import (
 )
 from quantry.equalize.normalization import Normalization, normalization
 from quantry.equalize.residual_stream import (
-    Stream,
+    ResidualStream,
     Use,
     layers_after,
     residual_stream,
@@ -71,20 +71,20 @@ def rotate(model: FloatModel, options: Rotation) -> FloatModel:
     return FloatModel(rebuilt(copy) if streams else model.model, (summary, *blocked))
 
 
-def _find_streams(graph: ir.Graph) -> tuple[list[Stream], Counter[str]]:
+def _find_streams(graph: ir.Graph) -> tuple[list[ResidualStream], Counter[str]]:
     """Return the streams in the order of the graph, and the number of other normalizations by reason."""
-    streams: list[Stream] = []
+    streams: list[ResidualStream] = []
     reasons: Counter[str] = Counter()
-    seen: set[ir.Node] = set()
+    visited: set[ir.Node] = set()
     for node in graph:
-        found = normalization(node)
-        if found is None or node in seen:
+        normalized = normalization(node)
+        if normalized is None or node in visited:
             continue
-        stream = found if isinstance(found, str) else residual_stream(found)
+        stream = normalized if isinstance(normalized, str) else residual_stream(normalized)
         if isinstance(stream, str):
             reasons[stream] += 1
         else:
-            seen.update(stream.norms)
+            visited.update(stream.norms)
             streams.append(stream)
     return streams, reasons
 
@@ -97,7 +97,7 @@ class _Rotated:
         products: Number of matrix products that were inserted.
     """
 
-    def __init__(self, model: ir.Model, streams: list[Stream], seed: int) -> None:
+    def __init__(self, model: ir.Model, streams: list[ResidualStream], seed: int) -> None:
         self._graph = model.graph
         self._names = FreshNames(model)
         self._streams = [(stream, rotation(stream.channels, seed + index)) for index, stream in enumerate(streams)]
@@ -117,7 +117,7 @@ class _Rotated:
                 if producer not in self.matrices:  # its own stream cannot be rotated, so only this use is
                     self._serve([use], matrix.T, None)
 
-    def _rotate_stream(self, stream: Stream, matrix: np.ndarray) -> None:
+    def _rotate_stream(self, stream: ResidualStream, matrix: np.ndarray) -> None:
         for node, layer in stream.scales.items():
             _take_factors(layer, node)
         for layer in stream.writers:
@@ -157,10 +157,10 @@ class _Rotated:
     def _taken_by_layer(self, use: Use, offset: np.ndarray | None) -> np.ndarray | None:
         """Return an offset of one operand of a sum, or None if the layer that computes the other one has taken it."""
         node, index = use
-        other = node.inputs[1 - index] if node.op_type == "Add" and node.domain == "" else None
-        if offset is None or other is None or len(other.uses()) != 1 or other.is_graph_output():
+        second = node.inputs[1 - index] if node.op_type == "Add" and node.domain == "" else None
+        if offset is None or second is None or len(second.uses()) != 1 or second.is_graph_output():
             return offset
-        layer = layer_of(other)
+        layer = layer_of(second)
         if layer is None or layer.bias is None or array_of(layer.bias).shape[-1:] != offset.shape:
             return offset
         if not _adds_bias_once(layer.node):
@@ -188,16 +188,16 @@ class _Rotated:
         """Let some readers and the outputs of the model read another tensor, which gets the name of the old one."""
         for node, index in uses:
             node.replace_input_with(index, new)
-        for place, output in enumerate(self._graph.outputs):
+        for position, output in enumerate(self._graph.outputs):
             if output is old:
-                self._graph.outputs[place] = new
+                self._graph.outputs[position] = new
         name, old.name = old.name, self._names.value(f"{old.name}_rotated")
         new.name = name
 
     def _inserted(self, value: ir.Value, matrix: np.ndarray, offset: np.ndarray | None) -> ir.Value:
         """Return ``value @ matrix + offset``."""
-        after = value.producer()
-        assert after is not None
+        previous = value.producer()
+        assert previous is not None
         result = value
         for operator, array in (("MatMul", matrix), ("Add", offset)):
             if array is None:
@@ -209,8 +209,8 @@ class _Rotated:
             result = node.outputs[0]
             result.name = self._names.value(f"{name}_output")
             result.type, result.shape = value.type, value.shape
-            self._graph.insert_after(after, node)
-            after = node
+            self._graph.insert_after(previous, node)
+            previous = node
         self.products += 1
         return result
 
@@ -227,9 +227,9 @@ class _Rotated:
         if is_own(value):
             store_array(value, np.ascontiguousarray(array))
             return
-        own = new_initializer(self._names.value(f"{value.name}_rotated"), np.ascontiguousarray(array))
-        self._graph.register_initializer(own)
-        node.replace_input_with(index, own)
+        copy = new_initializer(self._names.value(f"{value.name}_rotated"), np.ascontiguousarray(array))
+        self._graph.register_initializer(copy)
+        node.replace_input_with(index, copy)
 
     def _shift(self, layer: LinearLayer, beta: np.ndarray | None) -> None:
         """Add what an offset of a layer's inputs adds to its outputs."""
@@ -318,5 +318,5 @@ _ROWS = 4096
 def _rotated_rows(array: np.ndarray, matrix: np.ndarray) -> np.ndarray:
     """Return an array whose last axis is multiplied with a matrix, in its own type."""
     rows = array.reshape(-1, array.shape[-1])
-    parts = [rows[start : start + _ROWS].astype(np.float64) @ matrix.T for start in range(0, len(rows), _ROWS)]
-    return np.concatenate([part.astype(array.dtype) for part in parts]).reshape(array.shape)
+    blocks = [rows[start : start + _ROWS].astype(np.float64) @ matrix.T for start in range(0, len(rows), _ROWS)]
+    return np.concatenate([block.astype(array.dtype) for block in blocks]).reshape(array.shape)

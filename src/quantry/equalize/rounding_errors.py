@@ -17,10 +17,10 @@ from quantry.equalize.geometric_program import (
     Terms,
     WeightScale,
     log_sum,
-    minimized,
+    minimize_posynomial,
 )
 from quantry.equalize.linear_layer import LinearLayer, array_of, bias_magnitude
-from quantry.equalize.types import Types
+from quantry.equalize.types import WeightActivationTypes
 from quantry.facts.operators import Family, facts
 from quantry.graph.joined import Joined
 from quantry.numerics.histogram import mean_square
@@ -47,7 +47,7 @@ _POWERS = (0.25, 0.5, 1.0)
 they are. So power means that count small errors too come first."""
 
 
-def observed_tensors(labels: ChannelLabels, types: Types) -> Iterator[tuple[ir.Value, int]]:
+def observed_tensors(labels: ChannelLabels, types: WeightActivationTypes) -> Iterator[tuple[ir.Value, int]]:
     """Yield the tensors whose channels count, with the axis of the channels.
 
     Args:
@@ -62,7 +62,7 @@ def observed_tensors(labels: ChannelLabels, types: Types) -> Iterator[tuple[ir.V
             yield value, axis
 
 
-def _is_rounded(value: ir.Value, types: Types) -> bool:
+def _is_rounded(value: ir.Value, types: WeightActivationTypes) -> bool:
     """Whether a tensor is likely to be rounded with a scale of its own."""
     producer = value.producer()
     if producer is None or facts(producer).family is Family.LOOKUP:
@@ -115,7 +115,7 @@ class ObservedChannels:
             numbers = peak, peak, stats.maximum, mean_square(stats), 1.0
             return ChannelNumbers(*(np.full(count, number) for number in numbers))
         each = stats.count / count
-        largest, high = (part.astype(np.float64) for part in (channels.peaks, channels.maxima))
+        largest, high = (extremes.astype(np.float64) for extremes in (channels.peaks, channels.maxima))
         expected = _peaks(largest, channels.runners_up.astype(np.float64))
         return ChannelNumbers(expected, largest, high, channels.squares / each, channels.nonzero / each)
 
@@ -142,26 +142,26 @@ class Importance:
     """
 
     def __init__(self, labels: ChannelLabels, observed: ObservedChannels) -> None:
-        places = labels.positions()
-        self._labels, self._places = labels, places
+        numbers = labels.positions()
+        self._labels, self._places = labels, numbers
         self.outputs: dict[LinearLayer, Floats] = {}
         self._read: dict[ir.Value, Floats] = {}
-        self._counted = np.zeros(places.max() + 1)
+        self._counted = np.zeros(numbers.max() + 1)
         # Backwards: the importance of a layer's outputs is known when all their readers have been visited.
         for labelled in reversed(labels.layers):
             layer, source = labelled.layer, labelled.layer.node.inputs[0]
-            seen = observed.of(source, layer.layout.inputs)
-            if source is None or seen is None:
+            observations = observed.of(source, layer.layout.inputs)
+            if source is None or observations is None:
                 continue
             squares = np.square(_weights(layer)).sum(axis=-1)
             groups, _, inputs = squares.shape
-            power = np.matmul(squares, seen.energy.reshape(groups, inputs, 1)).reshape(-1)
+            power = np.matmul(squares, observations.energy.reshape(groups, inputs, 1)).reshape(-1)
             if not power.any():
                 continue
-            own = self.outputs[layer] = self._of_outputs(places[labelled.outputs], power)
+            importance = self.outputs[layer] = self._of_outputs(numbers[labelled.outputs], power)
             # Rounding leaves zeros as they are, and errors in front of a Relu matter only where it is open.
-            read = np.matmul(own.reshape(groups, 1, -1), squares).reshape(-1) * seen.active
-            self._counted += np.bincount(places[labelled.inputs], read, minlength=len(self._counted))
+            read = np.matmul(importance.reshape(groups, 1, -1), squares).reshape(-1) * observations.active
+            self._counted += np.bincount(numbers[labelled.inputs], read, minlength=len(self._counted))
             # Where labels do not vary, layers may read the channels along different axes.
             if labels.axis_of(source) is not None:
                 self._read[source] = self._read.get(source, 0.0) + read
@@ -171,19 +171,19 @@ class Importance:
         direct = self._read.get(value)
         if direct is not None:
             return direct
-        places = self._places[self._labels.of[value].reshape(-1)]
-        return np.where(places > 0, self._counted[places], 0.0)
+        numbers = self._places[self._labels.of[value].reshape(-1)]
+        return np.where(numbers > 0, self._counted[numbers], 0.0)
 
-    def _of_outputs(self, places: np.ndarray, power: Floats) -> Floats:
+    def _of_outputs(self, numbers: np.ndarray, power: Floats) -> Floats:
         """Return the importance of a layer's outputs.
 
         Args:
-            places: (outputs,) numbers of their factors.
+            numbers: (outputs,) numbers of their factors.
             power: (outputs,) energies.
         """
         power = np.maximum(power, _LEAST_POWER * power.mean())
-        relative = np.where(places > 0, self._counted[places], 0.0) * power
-        followed = places > 0
+        relative = np.where(numbers > 0, self._counted[numbers], 0.0) * power
+        followed = numbers > 0
         # Nothing is known about outputs whose readers were not followed: they count as much as others on average.
         relative[~followed] = relative[followed].mean() if relative.any() else 1.0
         if not relative.any():
@@ -200,7 +200,7 @@ class RoundingErrors:
         labels: ChannelLabels,
         observed: ObservedChannels,
         importance: Importance,
-        types: Types,
+        types: WeightActivationTypes,
     ) -> None:
         self._places = labels.positions()
         self._observed, self._importance, self._types = observed, importance, types
@@ -222,14 +222,14 @@ class RoundingErrors:
     def solved(self, options: JointEqualization) -> Floats:
         """Return the logarithms of the best factors; the first one is 0, for everything that has no factor."""
         free = np.ones(self.count + 1, dtype=bool)
-        found = self._minimized(np.zeros(self.count + 1), free, options.iterations, _POWERS)
-        known = [term.evaluate(found) for term in self.terms]
-        for places in connected([self._places[gate.labels] for gate in self._gates]):
-            free[places] = self._loss_without(found, known, places) >= options.gain
+        logarithms = self._minimized(np.zeros(self.count + 1), free, options.iterations, _POWERS)
+        evaluated = [term.evaluate(logarithms) for term in self.terms]
+        for gate_numbers in connected([self._places[gate.labels] for gate in self._gates]):
+            free[gate_numbers] = self._loss_without(logarithms, evaluated, gate_numbers) >= options.gain
         # Neighbours of factors that do not pay for a multiplication are chosen again without them.
         if free.all():
-            return found
-        return self._minimized(np.where(free, found, 0.0), free, options.iterations // 2, _POWERS[1:])
+            return logarithms
+        return self._minimized(np.where(free, logarithms, 0.0), free, options.iterations // 2, _POWERS[1:])
 
     def _minimized(self, start: Floats, free: np.ndarray, iterations: int, powers: Sequence[float]) -> Floats:
         """Return the logarithms of the best factors if only some of them are free."""
@@ -240,36 +240,36 @@ class RoundingErrors:
                 value, slope = log_sum(self.terms, np.clip(u, -_FARTHEST, _FARTHEST), power)
                 return value + _PULL * float(u @ u), np.where(free, slope + 2 * _PULL * u, 0.0)
 
-            u = minimized(objective, u, max(1, iterations // len(powers)))
-        found: Floats = np.clip(u, -_FARTHEST, _FARTHEST)
-        return found
+            u = minimize_posynomial(objective, u, max(1, iterations // len(powers)))
+        bounded: Floats = np.clip(u, -_FARTHEST, _FARTHEST)
+        return bounded
 
-    def _loss_without(self, u: Floats, known: Sequence[Evaluated], places: np.ndarray) -> float:
+    def _loss_without(self, u: Floats, evaluated: Sequence[Evaluated], removed: np.ndarray) -> float:
         """Return by how much the errors of everything that has some of the factors grow without these factors.
 
         Args:
             u: Logarithms of all factors.
-            known: The terms at ``u``.
-            places: Positions of the factors in ``u``.
+            evaluated: The terms at ``u``.
+            removed: Positions of the factors in ``u``.
         """
         without = u.copy()
-        without[places] = 0.0
-        changed = np.zeros(len(u), dtype=bool)
-        changed[places] = True
-        before = after = 0.0
-        for term, now in zip(self.terms, known, strict=True):
-            own = np.bincount(now.owners, changed[now.places], minlength=len(now.values)) > 0
-            if own.any():
-                before += float(np.exp(now.values[own]).sum())
-                after += float(np.exp(term.evaluate(without).values[own]).sum())
-        return after / before if before > 0 else 1.0
+        without[removed] = 0.0
+        is_removed = np.zeros(len(u), dtype=bool)
+        is_removed[removed] = True
+        error = error_without = 0.0
+        for term, now in zip(self.terms, evaluated, strict=True):
+            affected = np.bincount(now.owners, is_removed[now.places], minlength=len(now.values)) > 0
+            if affected.any():
+                error += float(np.exp(now.values[affected]).sum())
+                error_without += float(np.exp(term.evaluate(without).values[affected]).sum())
+        return error_without / error if error > 0 else 1.0
 
     def _add_layer(self, labelled: LabelledLayer) -> None:
         layer = labelled.layer
         importance = self._importance.outputs.get(layer)
         where_in, where_out = self._places[labelled.inputs], self._places[labelled.outputs]
-        seen = self._observed.of(layer.node.inputs[0], layer.layout.inputs)
-        if importance is None or seen is None or not (where_in.any() or where_out.any()):
+        observations = self._observed.of(layer.node.inputs[0], layer.layout.inputs)
+        if importance is None or observations is None or not (where_in.any() or where_out.any()):
             return
         weights = _weights(layer)
         groups, outputs, inputs, taps = weights.shape
@@ -278,7 +278,7 @@ class RoundingErrors:
         self.terms.append(
             WeightScale(
                 (peaks / highest) ** NORM,
-                seen.energy.reshape(groups, inputs) * taps,
+                observations.energy.reshape(groups, inputs) * taps,
                 importance.reshape(groups, outputs),
                 where_out.reshape(groups, outputs),
                 where_in.reshape(groups, inputs),
@@ -293,13 +293,13 @@ class RoundingErrors:
 
     def _add_gate(self, gate: Gate) -> None:
         """Add the error of the constant by which the input of a gate is multiplied."""
-        seen = self._observed.of(gate.source, len(gate.labels))
-        if seen is None:
+        inputs = self._observed.of(gate.source, len(gate.labels))
+        if inputs is None:
             return
-        counted = self._importance.of_tensor(gate.source) * sensitivity(seen.energy)
+        counted = self._importance.of_tensor(gate.source) * sensitivity(inputs.energy)
         if counted.any():
-            places, level = self._places[gate.labels], _level(self._activation)
-            self._shared.append(SharedScale(np.ones(len(places)), counted, places, level, inverse=True))
+            numbers, level = self._places[gate.labels], _level(self._activation)
+            self._shared.append(SharedScale(np.ones(len(numbers)), counted, numbers, level, inverse=True))
 
     def _with_one_scale(self, labels: ChannelLabels) -> list[list[ir.Value]]:
         """Return the tensors that are rounded, in lists that share a scale."""
@@ -312,26 +312,26 @@ class RoundingErrors:
             producer = value.producer()
             npu = None if producer is None else facts(producer).npu
             if producer is not None and npu is not None and (npu.moves or npu.align):
-                joined.join([value, *(part for part in producer.inputs if part in labels.of)])
-        found: dict[ir.Value, list[ir.Value]] = {}
+                joined.join([value, *(operand for operand in producer.inputs if operand in labels.of)])
+        groups: dict[ir.Value, list[ir.Value]] = {}
         for value in rounded:
-            found.setdefault(joined.root(value), []).append(value)
-        return list(found.values())
+            groups.setdefault(joined.root(value), []).append(value)
+        return list(groups.values())
 
     def _add_tensors(self, values: Sequence[ir.Value], labels: ChannelLabels) -> None:
-        peaks, importances, places = [], [], []
+        peaks, importances, numbers = [], [], []
         for value in values:
-            where = self._places[labels.of[value].reshape(-1)]
-            seen = self._observed.of(value, len(where))
-            if seen is not None:
-                peaks.append(seen.peak)
+            tensor_numbers = self._places[labels.of[value].reshape(-1)]
+            channels = self._observed.of(value, len(tensor_numbers))
+            if channels is not None:
+                peaks.append(channels.peak)
                 importances.append(self._importance.of_tensor(value))
-                places.append(where)
+                numbers.append(tensor_numbers)
         if not peaks:
             return
-        peak, importance, where = np.concatenate(peaks), np.concatenate(importances), np.concatenate(places)
-        if where.any() and peak.any() and importance.any():
-            self._shared.append(SharedScale(peak, importance, where, _level(self._activation)))
+        peak, importance, tensor_numbers = np.concatenate(peaks), np.concatenate(importances), np.concatenate(numbers)
+        if tensor_numbers.any() and peak.any() and importance.any():
+            self._shared.append(SharedScale(peak, importance, tensor_numbers, _level(self._activation)))
 
 
 def _weights(layer: LinearLayer) -> Floats:

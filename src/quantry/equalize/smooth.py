@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.equalize.channel_labels import ChannelLabels
-from quantry.equalize.folding import Fold, ScaleConstant, find_fold, insert_product
+from quantry.equalize.factor_absorption import FactorAbsorption, ScaleConstant, absorb_factors, insert_product
 from quantry.equalize.linear_layer import LinearLayer, array_of, bias_magnitude, linear_layer
 from quantry.equalize.smooth_factors import (
     ChannelRanges,
@@ -21,7 +21,7 @@ from quantry.equalize.smooth_factors import (
     smooth_factors,
     within_bound,
 )
-from quantry.equalize.types import Types
+from quantry.equalize.types import WeightActivationTypes
 from quantry.graph.edit import FreshNames
 from quantry.graph.float_model import FloatModel
 from quantry.graph.weights import rebuilt, tensor_from_array
@@ -76,7 +76,7 @@ bits represent them exactly."""
 
 
 @dataclass(frozen=True, eq=False)
-class Site:
+class SmoothQuantTarget:
     """A tensor whose channels can be divided.
 
     Attributes:
@@ -108,8 +108,8 @@ def smooth_needs(model: FloatModel, options: SmoothQuant, equalized: bool = Fals
         options: Which operators.
         equalized: Whether joint equalization chose factors before.
     """
-    sites, _ = find_sites(model.model, options, equalized)
-    return Needs(tuple((site.value.name or "", site.axis) for site in sites))
+    targets, _ = find_targets(model.model, options, equalized)
+    return Needs(tuple((target.value.name or "", target.axis) for target in targets))
 
 
 @stage(name="smooth", version=8, environment=depends_on("onnx_ir", "numpy"))
@@ -117,7 +117,7 @@ def smooth(
     model: FloatModel,
     statistics: Statistics,
     options: SmoothQuant,
-    types: Types,
+    types: WeightActivationTypes,
     equalized: bool = False,
 ) -> FloatModel:
     """Return a model that computes the same, with fewer outliers in its activations.
@@ -142,37 +142,39 @@ def smooth(
         None if activation is None else Rounding(activation.dtype.bits, activation.symmetric),
         Rounding(weight.dtype.bits, weight.symmetric, not isinstance(weight.granularity, PerTensor), group),
     )
-    own = None if types.own_bias is None else Rounding(types.own_bias.dtype.bits, types.own_bias.symmetric)
+    bias_rounding = None if types.own_bias is None else Rounding(types.own_bias.dtype.bits, types.own_bias.symmetric)
     smoother = _Smoother(copy, statistics, options, roundings)
     reasons: Counter[str] = Counter()
     # Dividing a tensor changes the weights that compute it, and so the best factors of the tensors before it.
     for _ in range(options.sweeps):
-        sites, reasons = find_sites(copy, options, equalized)
-        smoother.sweep(sites, own)
+        targets, reasons = find_targets(copy, options, equalized)
+        smoother.sweep(targets, bias_rounding)
     return FloatModel(rebuilt(copy), smoother.notes(reasons))
 
 
-def find_sites(model: ir.Model, options: SmoothQuant, equalized: bool = False) -> tuple[list[Site], Counter[str]]:
+def find_targets(
+    model: ir.Model, options: SmoothQuant, equalized: bool = False
+) -> tuple[list[SmoothQuantTarget], Counter[str]]:
     """Return the tensors that layers read, in the order of the graph, and the number of others by reason."""
     labels = ChannelLabels(model) if equalized else None
-    found: dict[ir.Value, list[ir.Node]] = {}
+    nodes_of: dict[ir.Value, list[ir.Node]] = {}
     for node in model.graph:
         source = node.inputs[0] if node.inputs else None
         if node.op_type in options.operators and node.domain == "" and source is not None:
-            found.setdefault(source, []).append(node)
-    sites, reasons = [], Counter[str]()
-    for value, nodes in found.items():
-        site = _site(value, nodes)
+            nodes_of.setdefault(source, []).append(node)
+    targets, reasons = [], Counter[str]()
+    for value, nodes in nodes_of.items():
+        target = _target(value, nodes)
         if labels is not None and value in labels.of and not labels.are_fixed(labels.of[value]).all():
-            site = "joint equalization chose their factors"
-        if isinstance(site, str):
-            reasons[site] += 1
+            target = "joint equalization chose their factors"
+        if isinstance(target, str):
+            reasons[target] += 1
         else:
-            sites.append(site)
-    return sites, reasons
+            targets.append(target)
+    return targets, reasons
 
 
-def _site(value: ir.Value, nodes: list[ir.Node]) -> Site | str:
+def _target(value: ir.Value, nodes: list[ir.Node]) -> SmoothQuantTarget | str:
     if value.is_graph_output():
         return "their input is an output of the model"
     if value.const_value is not None or value.dtype != ir.DataType.FLOAT:
@@ -180,15 +182,15 @@ def _site(value: ir.Value, nodes: list[ir.Node]) -> Site | str:
     if any(use.idx != 0 for use in value.uses() if use.node in nodes):
         return "they read their input twice"
     layers = [linear_layer(node) for node in nodes]
-    known = [layer for layer in layers if isinstance(layer, LinearLayer)]
-    if len(known) < len(layers):
+    linear = [layer for layer in layers if isinstance(layer, LinearLayer)]
+    if len(linear) < len(layers):
         return next(layer for layer in layers if isinstance(layer, str))
-    kinds = {(layer.input_axis, layer.layout.inputs) for layer in known}
+    kinds = {(layer.input_axis, layer.layout.inputs) for layer in linear}
     if len(kinds) > 1:
         return "layers read their input along several axes"
-    if value.shape is None or value.shape[known[0].input_axis] != known[0].layout.inputs:
+    if value.shape is None or value.shape[linear[0].input_axis] != linear[0].layout.inputs:
         return "the length of the channel axis is not known"
-    return Site(value, known[0].input_axis, tuple(known))
+    return SmoothQuantTarget(value, linear[0].input_axis, tuple(linear))
 
 
 class _Smoother:
@@ -201,84 +203,86 @@ class _Smoother:
         self._ranges_now = CurrentRanges(statistics)
         self._options = options
         self._roundings = roundings
-        self._sites = 0
+        self._targets = 0
         self._done: dict[str, str] = {}
         self._declined: Counter[str] = Counter()
 
-    def sweep(self, sites: Sequence[Site], bias: Rounding | None) -> None:
+    def sweep(self, targets: Sequence[SmoothQuantTarget], bias: Rounding | None) -> None:
         """Divide the tensors that gain enough, one after the other.
 
         Args:
-            sites: The tensors.
+            targets: The tensors.
             bias: How biases with a scale of their own are rounded, or None.
         """
-        self._sites = max(self._sites, len(sites))
+        self._targets = max(self._targets, len(targets))
         self._declined.clear()
-        for site in sites:
-            self._smooth(site, bias)
+        for target in targets:
+            self._smooth(target, bias)
 
-    def _smooth(self, site: Site, bias: Rounding | None) -> None:
-        name = site.value.name or ""
+    def _smooth(self, target: SmoothQuantTarget, bias: Rounding | None) -> None:
+        name = target.value.name or ""
         ranges = self._ranges_now.ranges(name)
         if ranges is None:
             self._declined["there are no statistics of their input"] += 1
             return
         # With one scale per weight, a few extreme channels cost so much that it pays to pass a Clip.
         bounded = self._options.alpha is None and not self._roundings[1].per_channel
-        found = find_fold(site.value, site.nodes, site.axis, site.channels, bounded=bounded)
-        if isinstance(found, str) and not self._options.insert:
-            self._declined[found] += 1
+        result = absorb_factors(target.value, target.nodes, target.axis, target.channels, bounded=bounded)
+        if isinstance(result, str) and not self._options.insert:
+            self._declined[result] += 1
             return
-        fold = found if isinstance(found, Fold) else None
-        factors = self._chosen(site, ranges, fold, bias)
+        fold = result if isinstance(result, FactorAbsorption) else None
+        factors = self._chosen(target, ranges, fold, bias)
         if factors is None:
             return
-        for layer in site.layers:
+        for layer in target.layers:
             multiplied = layer.layout.scaled(array_of(layer.weight), np.ones(layer.layout.outputs), factors)
             layer.weight.const_value = tensor_from_array(multiplied, layer.weight.name or "")
         if fold is None:
-            insert_product(site.value, site.nodes, 1.0 / factors, site.axis, self._names)
+            insert_product(target.value, target.nodes, 1.0 / factors, target.axis, self._names)
             self._done[name] = "inserted"
             return
         self._done[name] = "restored" if fold.restored else "folded"
         fold.apply(factors, self._names)
         self._ranges_now.divide(name, factors)
 
-    def _chosen(self, site: Site, ranges: ChannelRanges, fold: Fold | None, bias: Rounding | None) -> np.ndarray | None:
+    def _chosen(
+        self, target: SmoothQuantTarget, ranges: ChannelRanges, fold: FactorAbsorption | None, bias: Rounding | None
+    ) -> np.ndarray | None:
         """Return the factors, or None if they do not gain enough."""
         layers = [
-            ReadingLayer.of(layer.layout.view(np.ascontiguousarray(array_of(layer.weight)))) for layer in site.layers
+            ReadingLayer.of(layer.layout.view(np.ascontiguousarray(array_of(layer.weight)))) for layer in target.layers
         ]
         products = 1 if fold is None else fold.products
         if self._options.alpha is not None:
             factors = smooth_factors(ranges, layers, self._options.alpha)
         else:
-            makers = [] if fold is None else self._constants(site, fold)
+            makers = [] if fold is None else self._constants(target, fold)
             if fold is not None and not self._roundings[1].per_channel:
-                makers += self._makers(site, fold, bias)
+                makers += self._makers(target, fold, bias)
             limited = partial(_limited, ranges=ranges, fold=fold)
-            factors, before, after = best_factors(ranges, layers, *self._roundings, makers, limited)
-            if not self._pays(before, after, products):
+            factors, error_without, error = best_factors(ranges, layers, *self._roundings, makers, limited)
+            if not self._pays(error_without, error, products):
                 return None
         # An operand of a multiplication is quantized itself; powers of two survive that exactly.
         if fold is None or fold.restored:
             factors = powers_of_two(factors, _SPAN)
         return factors if fold is None else within_span(factors, fold)
 
-    def _constants(self, site: Site, fold: Fold) -> list[SharedStep]:
+    def _constants(self, target: SmoothQuantTarget, fold: FactorAbsorption) -> list[SharedStep]:
         """Return the constant operands that are divided; they have one step for all channels."""
-        found: list[SharedStep] = []
+        steps: list[SharedStep] = []
         if self._roundings[0] is None:
-            return found
+            return steps
         step = (2 / self._roundings[0].steps) ** 2 / 12
         for edit in fold.rounded:
-            extent = np.zeros(site.channels)
+            extent = np.zeros(target.channels)
             extent[edit.channels] = self._extent(edit)
             read = [value for value in edit.reader.inputs if value is not edit.value] if edit.reader is not None else []
             product = edit.reader is not None and edit.reader.op_type == "Mul"
             energy = self._ranges_now.mean_square(read[0].name or "") if product and read and read[0] else 1.0
-            found.append(SharedStep(extent, step * energy))
-        return found
+            steps.append(SharedStep(extent, step * energy))
+        return steps
 
     @staticmethod
     def _extent(edit: ScaleConstant) -> np.ndarray:
@@ -290,29 +294,29 @@ class _Smoother:
         rows: np.ndarray = np.moveaxis(array, -edit.from_end, 0).reshape(count, -1).max(axis=1)
         return rows
 
-    def _makers(self, site: Site, fold: Fold, bias: Rounding | None) -> list[SharedStep]:
+    def _makers(self, target: SmoothQuantTarget, fold: FactorAbsorption, bias: Rounding | None) -> list[SharedStep]:
         """Return the weights and biases that compute a tensor, if they have one step for all channels."""
-        found = []
+        steps = []
         for edit in fold.makers:
             layer = edit.layer
             weight = layer.layout.view(np.ascontiguousarray(array_of(layer.weight)))
-            peak = np.zeros(site.channels)
+            peak = np.zeros(target.channels)
             peak[edit.channels] = np.abs(weight).max(axis=(2, 3)).reshape(-1)
             read = layer.node.inputs[0]
             energy = self._ranges_now.mean_square("" if read is None else read.name or "")
             weights = weight.shape[2] * weight.shape[3]
-            found.append(SharedStep(peak, (2 / self._roundings[1].steps) ** 2 / 12 * weights * energy))
+            steps.append(SharedStep(peak, (2 / self._roundings[1].steps) ** 2 / 12 * weights * energy))
             if bias is not None and layer.bias is not None:
-                extent = np.zeros(site.channels)
+                extent = np.zeros(target.channels)
                 extent[edit.channels] = bias_magnitude(array_of(layer.bias), layer.layout.outputs)
-                found.append(SharedStep(extent, (2 / bias.steps) ** 2 / 12))
-        return found
+                steps.append(SharedStep(extent, (2 / bias.steps) ** 2 / 12))
+        return steps
 
-    def _pays(self, before: float, after: float, products: int) -> bool:
+    def _pays(self, error_without: float, error: float, products: int) -> bool:
         # Without a multiplication there is no cost, so any clear gain is worth it.
         if not products:
-            return before > after * (1.0 + _FREE_GAIN * (self._options.gain - 1.0))
-        return before >= self._options.tolerance and before > after * self._options.gain * products
+            return error_without > error * (1.0 + _FREE_GAIN * (self._options.gain - 1.0))
+        return error_without >= self._options.tolerance and error_without > error * self._options.gain * products
 
     def notes(self, reasons: Counter[str]) -> tuple[Note, ...]:
         """Return what was changed, and why other tensors were not."""
@@ -322,7 +326,7 @@ class _Smoother:
             "multiplication that restores the values for other readers, {inserted} with an inserted multiplication",
             NoteKind.DONE if self._done else NoteKind.IDLE,
             count=len(self._done),
-            tensors=self._sites,
+            tensors=self._targets,
             folded=kinds["folded"],
             restored=kinds["restored"],
             inserted=kinds["inserted"],
@@ -331,7 +335,7 @@ class _Smoother:
         return (summary, *one_per_reason(message, self._declined + reasons, NoteKind.NOT_SMOOTHED))
 
 
-def _limited(factors: np.ndarray, ranges: ChannelRanges, fold: Fold | None) -> np.ndarray:
+def _limited(factors: np.ndarray, ranges: ChannelRanges, fold: FactorAbsorption | None) -> np.ndarray:
     """Return factors that satisfy the bounds of a fold."""
     bounds = () if fold is None else fold.bounds
     result = factors
@@ -341,7 +345,7 @@ def _limited(factors: np.ndarray, ranges: ChannelRanges, fold: Fold | None) -> n
     return result
 
 
-def within_span(factors: np.ndarray, fold: Fold) -> np.ndarray:
+def within_span(factors: np.ndarray, fold: FactorAbsorption) -> np.ndarray:
     """Return factors limited so that multiplications that restore them stay exact in 8 bits."""
     for edit in fold.restored:
         for constant in edit.constants:

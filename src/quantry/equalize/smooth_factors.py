@@ -78,7 +78,7 @@ class ReadingWeight:
     noise: np.ndarray
 
 
-def descended(
+def gradient_descent(
     start: np.ndarray, makers: Sequence[SharedStep], readers: Sequence[ReadingWeight], importance: np.ndarray
 ) -> np.ndarray:
     """Return the factors that gradient descent finds.
@@ -262,8 +262,8 @@ def best_factors(
         makers: Weights and biases that compute the tensor, rounded with one step for all channels.
         limited: Returns the nearest allowed factors.
     """
-    before = estimated_error(ranges, layers, np.ones(len(ranges.low)), activation, weight, makers)
-    best, least = np.ones(len(ranges.low)), before
+    error_without = estimated_error(ranges, layers, np.ones(len(ranges.low)), activation, weight, makers)
+    best, least = np.ones(len(ranges.low)), error_without
     for factors in map(limited, _candidates(ranges, layers, activation)):
         error = estimated_error(ranges, layers, factors, activation, weight, makers)
         if error < least:
@@ -273,7 +273,7 @@ def best_factors(
         error = estimated_error(ranges, layers, refined, activation, weight, makers)
         if error < least:
             best, least = refined, error
-    return best, before, least
+    return best, error_without, least
 
 
 def estimated_error(
@@ -342,10 +342,14 @@ def within_bound(factors: np.ndarray, high: np.ndarray, bound: float) -> np.ndar
         bound: The upper bound.
     """
     lowest = _ROOM * high / bound
-    kept = lowest >= 1
+    is_unchanged = lowest >= 1
     # Only ratios matter, so start with the common factor that changes as little as possible.
-    common = np.median(factors[kept]) if kept.any() else np.min(factors / np.maximum(lowest, np.finfo(np.float32).tiny))
-    result: np.ndarray = np.where(kept, 1.0, np.maximum(factors / common, lowest))
+    common = (
+        np.median(factors[is_unchanged])
+        if is_unchanged.any()
+        else np.min(factors / np.maximum(lowest, np.finfo(np.float32).tiny))
+    )
+    result: np.ndarray = np.where(is_unchanged, 1.0, np.maximum(factors / common, lowest))
     return result
 
 
@@ -393,13 +397,13 @@ def _refined(
         outputs = layer.peak.shape[1]
         noise = (2 / weight.steps) ** 2 / 12 * layer.taps * outputs * ranges.energy / layer.signal(ranges.energy)
         weights.append(ReadingWeight(layer.input_peak, noise))
-    return descended(start, [tensor, *makers], weights, _importance(ranges, layers))
+    return gradient_descent(start, [tensor, *makers], weights, _importance(ranges, layers))
 
 
 def _importance(ranges: ChannelRanges, layers: Sequence[ReadingLayer]) -> np.ndarray:
     """Return which part of each channel's mean square reaches the outputs, relative to their energy."""
-    parts = [layer.squares.sum(axis=1).reshape(-1) / layer.signal(ranges.energy) for layer in layers]
-    total: np.ndarray = np.sum(parts, axis=0)
+    shares = [layer.squares.sum(axis=1).reshape(-1) / layer.signal(ranges.energy) for layer in layers]
+    total: np.ndarray = np.sum(shares, axis=0)
     return total
 
 

@@ -6,7 +6,7 @@ from quantry.recipe import FUSIBLE_ACTIVATIONS, Bias, OwnBias, PlanOptions, Tens
 
 
 @dataclass(frozen=True)
-class Types:
+class WeightActivationTypes:
     """Types of a model's tensors. Stages read nothing else of the plan, so that other changes of it do not repeat them.
 
     Attributes:
@@ -23,7 +23,7 @@ class Types:
     fused_activations: tuple[str, ...] = FUSIBLE_ACTIVATIONS
 
     @classmethod
-    def of(cls, plan: PlanOptions) -> "Types":
+    def of(cls, plan: PlanOptions) -> "WeightActivationTypes":
         """Return the types of a plan."""
         return cls(None if plan.weights_only else plan.activation, plan.weight, plan.bias, plan.fused_activations)
 

@@ -59,26 +59,26 @@ def body_of(node: ir.Node, attribute: str) -> ir.Graph:
 
 def outer_values(body: ir.Graph) -> list[ir.Value]:
     """Return the values of other graphs that a body reads, constants included, in the order of their first use."""
-    own = {id(body), *(id(graph) for graph in body.subgraphs())}
+    inner_graphs = {id(body), *(id(graph) for graph in body.subgraphs())}
     read = [value for node in ir.traversal.RecursiveGraphIterator(body) for value in node.inputs if value is not None]
     inner = [value for graph in body.subgraphs() for value in graph.outputs]
-    return [value for value in dict.fromkeys((*read, *body.outputs, *inner)) if id(value.graph) not in own]
+    return [value for value in dict.fromkeys((*read, *body.outputs, *inner)) if id(value.graph) not in inner_graphs]
 
 
-def body_model(model: ir.Model, place: BodyPlace, calls: Sequence[Call], *, any_size: bool = False) -> ir.Model:
+def body_model(model: ir.Model, body_place: BodyPlace, calls: Sequence[Call], *, any_size: bool = False) -> ir.Model:
     """Return a body as a model.
 
     Args:
         model: The model that contains the body; it is not changed.
-        place: Where the body is.
+        body_place: Where the body is.
         calls: What it read, for types and ranks that the model does not declare; may be empty if it declares all.
         any_size: Whether the inputs may have sizes other than the declared ones, as states of a loop that grow.
 
     Raises:
         ModelError: Type or rank of an input is unknown.
     """
-    node = next(node for node in model.graph if node.name == place.node)
-    body = body_of(node, place.attribute)
+    node = next(node for node in model.graph if node.name == body_place.node)
+    body = body_of(node, body_place.attribute)
     outer = outer_values(body)
     constants = [value for value in outer if value.is_initializer() and not value.is_graph_input()]
     view = ir.GraphView(
@@ -97,17 +97,17 @@ def body_model(model: ir.Model, place: BodyPlace, calls: Sequence[Call], *, any_
     return rebuilt(single)
 
 
-def _complete(value: ir.Value, seen: Sequence[NDArray[Any]], *, any_size: bool) -> None:
+def _complete(value: ir.Value, arrays: Sequence[NDArray[Any]], *, any_size: bool) -> None:
     """Give an input the type and rank that it had, and only those sizes that it always had."""
-    if not seen:
+    if not arrays:
         if value.dtype is None or value.shape is None:
             raise ModelError(f"type and rank of {value.name!r}, which a body reads, must be known, got {value.type}")
         return
-    value.type = ir.TensorType(ir.DataType.from_numpy(seen[0].dtype))
-    rank = seen[0].ndim
+    value.type = ir.TensorType(ir.DataType.from_numpy(arrays[0].dtype))
+    rank = arrays[0].ndim
     declared = value.shape if value.shape is not None and len(value.shape) == rank else [None] * rank
     sizes = [
-        dim if isinstance(dim, int) and not any_size and {array.shape[axis] for array in seen} == {dim} else None
+        dim if isinstance(dim, int) and not any_size and {array.shape[axis] for array in arrays} == {dim} else None
         for axis, dim in enumerate(declared)
     ]
     value.shape = ir.Shape(sizes)
@@ -122,16 +122,16 @@ def with_bodies(model: ir.Model, bodies: Mapping[BodyPlace, ir.Model]) -> ir.Mod
     """
     opset = max(model.opset_imports[""], *(body.opset_imports[""] for body in bodies.values()))
     copy = _at_opset(model.clone(), opset)
-    known = {value.name: value for value in (*copy.graph.inputs, *copy.graph.initializers.values())}
-    known |= {value.name: value for node in copy.graph for value in node.outputs}
-    for place, body in bodies.items():
-        node = next(node for node in copy.graph if node.name == place.node)
+    values = {value.name: value for value in (*copy.graph.inputs, *copy.graph.initializers.values())}
+    values |= {value.name: value for node in copy.graph for value in node.outputs}
+    for body_place, body in bodies.items():
+        node = next(node for node in copy.graph if node.name == body_place.node)
         inside = _at_opset(body.clone(), opset)
         _add_functions(copy, inside)
         for domain, version in inside.opset_imports.items():
             copy.opset_imports.setdefault(domain, version)
         copy.ir_version = max(copy.ir_version or 0, inside.ir_version or 0)
-        _place(node, place, inside.graph, known)
+        _place(node, body_place, inside.graph, values)
     remove_unused(copy)
     return rebuilt(copy)
 
@@ -140,31 +140,31 @@ def _at_opset(model: ir.Model, opset: int) -> ir.Model:
     return convert_opset(model, opset) if model.opset_imports[""] < opset else model
 
 
-def _place(node: ir.Node, place: BodyPlace, graph: ir.Graph, known: Mapping[str | None, ir.Value]) -> None:
+def _place(node: ir.Node, body_place: BodyPlace, graph: ir.Graph, values: Mapping[str | None, ir.Value]) -> None:
     """Make a graph the body of a node; it then reads tensors of the main graph instead of further inputs."""
-    before = body_of(node, place.attribute)
-    names = {value.name for value in _values(before)}
-    nodes = {inner.name for inner in ir.traversal.RecursiveGraphIterator(before)}
-    count = len(before.inputs)
+    old_body = body_of(node, body_place.attribute)
+    names = {value.name for value in _values(old_body)}
+    nodes = {inner.name for inner in ir.traversal.RecursiveGraphIterator(old_body)}
+    count = len(old_body.inputs)
     for value in graph.inputs[count:]:
-        value.replace_all_uses_with(known[value.name], replace_graph_outputs=True)
+        value.replace_all_uses_with(values[value.name], replace_graph_outputs=True)
     del graph.inputs[count:]
     for name, value in tuple(graph.initializers.items()):
-        outer = known.get(name)
+        outer = values.get(name)
         if outer is not None and _same_constant(outer, value) and not value.is_graph_output():
             value.replace_all_uses_with(outer)
             del graph.initializers[name]
     for value in list(_values(graph)):
         if value.name and value.name not in names:
-            value.name = f"{place.node}.{place.attribute}/{value.name}"
+            value.name = f"{body_place.node}.{body_place.attribute}/{value.name}"
     for inner in graph:
         if inner.name not in nodes:
-            inner.name = f"{place.node}.{place.attribute}/{inner.name}"
+            inner.name = f"{body_place.node}.{body_place.attribute}/{inner.name}"
     # What was seen during calibration is not declared.
-    for value, declared in zip((*graph.inputs, *graph.outputs), (*before.inputs, *before.outputs), strict=True):
+    for value, declared in zip((*graph.inputs, *graph.outputs), (*old_body.inputs, *old_body.outputs), strict=True):
         value.type, value.shape = declared.type, declared.shape
-    graph.name = before.name
-    node.attributes[place.attribute] = ir.AttrGraph(place.attribute, graph)
+    graph.name = old_body.name
+    node.attributes[body_place.attribute] = ir.AttrGraph(body_place.attribute, graph)
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:
@@ -174,8 +174,8 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
         yield from node.outputs
 
 
-def _same_constant(one: ir.Value, other: ir.Value) -> bool:
-    first, second = one.const_value, other.const_value
+def _same_constant(outer: ir.Value, inner: ir.Value) -> bool:
+    first, second = outer.const_value, inner.const_value
     if first is None or second is None or first.dtype != second.dtype or first.shape != second.shape:
         return False
     return first is second or np.array_equal(first.numpy(), second.numpy())
@@ -194,9 +194,9 @@ def _add_functions(model: ir.Model, body: ir.Model) -> None:
             if (*key[:2], name) not in model.functions or _text(model.functions[*key[:2], name]) == text
         )
         renamed[key] = overload
-        added = function.clone()
-        added.overload = overload
-        model.functions[added.identifier()] = added
+        clone = function.clone()
+        clone.overload = overload
+        model.functions[clone.identifier()] = clone
     for node in ir.traversal.RecursiveGraphIterator(body.graph):
         node.overload = renamed.get((node.domain, node.op_type, node.overload), node.overload)
 
@@ -214,17 +214,17 @@ def _text(function: ir.Function) -> bytes:
     return bytes(proto.SerializeToString(deterministic=True))
 
 
-def states_of(graph: ir.Graph, place: BodyPlace) -> tuple[tuple[str, str], ...]:
+def states_of(graph: ir.Graph, body_place: BodyPlace) -> tuple[tuple[str, str], ...]:
     """Return the states that a Loop or Scan passes from one run of its body to the next: names at its start and end.
 
     Args:
         graph: The main graph.
-        place: Where the body is.
+        body_place: Where the body is.
     """
-    node = next(node for node in graph if node.name == place.node)
+    node = next(node for node in graph if node.name == body_place.node)
     if node.op_type == "If":
         return ()
-    body, count = body_of(node, place.attribute), state_count(node)
+    body, count = body_of(node, body_place.attribute), state_count(node)
     # Before the states, a body of Loop has the number of the round and a condition, and returns a condition.
     inputs, outputs = (body.inputs[2:], body.outputs[1:]) if node.op_type == "Loop" else (body.inputs, body.outputs)
     pairs = zip(inputs[:count], outputs[:count], strict=True)

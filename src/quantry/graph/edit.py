@@ -39,7 +39,7 @@ def constant_of(value: ir.Value | None) -> np.ndarray | None:
 
 def producers_of(node: ir.Node) -> list[ir.Node]:
     """Return the nodes that compute the inputs of a node, in order; constants and inputs of the model have none."""
-    return [made for value in node.inputs if value is not None and (made := value.producer()) is not None]
+    return [producer for value in node.inputs if value is not None and (producer := value.producer()) is not None]
 
 
 _TELLING = 4096
@@ -59,7 +59,7 @@ def is_learned(node: ir.Node) -> bool:
         return True
     values = constant.numpy().reshape(-1)
     # The first values nearly always tell, and a large weight takes long to read.
-    return any(not np.array_equal(part, np.rint(part)) for part in (values[:_TELLING], values[_TELLING:]))
+    return any(not np.array_equal(block, np.rint(block)) for block in (values[:_TELLING], values[_TELLING:]))
 
 
 def is_channel_product(node: ir.Node) -> bool:
@@ -98,14 +98,14 @@ def bounds_of(node: ir.Node) -> tuple[float, float] | None:
         return None
     if node.op_type == "Relu":
         return 0.0, math.inf
-    found = [-math.inf, math.inf]
-    for place, value in enumerate(node.inputs[1:3]):
+    bounds = [-math.inf, math.inf]
+    for index, value in enumerate(node.inputs[1:3]):
         constant = constant_of(value)
         if value is not None and (constant is None or constant.size != 1):
             return None
         if constant is not None:
-            found[place] = float(constant.reshape(()))
-    return found[0], found[1]
+            bounds[index] = float(constant.reshape(()))
+    return bounds[0], bounds[1]
 
 
 class FreshNames:
@@ -118,22 +118,22 @@ class FreshNames:
         self._values = _value_names(model)
         self._nodes = {node.name for node in ir.traversal.RecursiveGraphIterator(model.graph) if node.name}
 
-    def value(self, wanted: str) -> str:
-        """Return ``wanted``, with a number appended if a tensor of that name exists."""
-        return _claim(wanted, self._values)
+    def value(self, name: str) -> str:
+        """Return ``name``, with a number appended if a tensor of that name exists."""
+        return _claim(name, self._values)
 
-    def node(self, wanted: str) -> str:
-        """Return ``wanted``, with a number appended if a node of that name exists."""
-        return _claim(wanted, self._nodes)
+    def node(self, name: str) -> str:
+        """Return ``name``, with a number appended if a node of that name exists."""
+        return _claim(name, self._nodes)
 
 
-def _claim(wanted: str, taken: set[str]) -> str:
-    name = wanted
+def _claim(stem: str, used: set[str]) -> str:
+    name = stem
     number = 0
-    while name in taken:
+    while name in used:
         number += 1
-        name = f"{wanted}_{number}"
-    taken.add(name)
+        name = f"{stem}_{number}"
+    used.add(name)
     return name
 
 

@@ -62,28 +62,28 @@ def functions_of(start: ir.Value, longest: int) -> dict[ir.Value, ScalarFunction
         start: The tensor.
         longest: Most operators of a function.
     """
-    known: dict[ir.Value, ScalarFunction] = {start: IDENTITY}
-    waiting = [start]
-    while waiting:
-        value = waiting.pop(0)
+    functions: dict[ir.Value, ScalarFunction] = {start: IDENTITY}
+    pending = [start]
+    while pending:
+        value = pending.pop(0)
         for node in {use.node: None for use in value.uses()}:
-            function = None if node.outputs[0] in known else _function_of(node, known)
+            function = None if node.outputs[0] in functions else _function_of(node, functions)
             if function is not None and function.size <= longest and node.graph is start.graph:
-                known[node.outputs[0]] = function
-                waiting.append(node.outputs[0])
-    return known
+                functions[node.outputs[0]] = function
+                pending.append(node.outputs[0])
+    return functions
 
 
-def _function_of(node: ir.Node, known: Mapping[ir.Value, ScalarFunction]) -> ScalarFunction | None:
+def _function_of(node: ir.Node, functions: Mapping[ir.Value, ScalarFunction]) -> ScalarFunction | None:
     """Return what a node computes if every operand is a known function or one number."""
-    operands = [None if value is None else _operand(value, known) for value in node.inputs]
+    operands = [None if value is None else _operand(value, functions) for value in node.inputs]
     complete = all(value is None or operand is not None for value, operand in zip(node.inputs, operands, strict=True))
     return elementwise_function(node, operands) if complete else None
 
 
-def _operand(value: ir.Value, known: Mapping[ir.Value, ScalarFunction]) -> ScalarFunction | None:
-    if value in known:
-        return known[value]
+def _operand(value: ir.Value, functions: Mapping[ir.Value, ScalarFunction]) -> ScalarFunction | None:
+    if value in functions:
+        return functions[value]
     array = constant_of(value)
     is_number = array is not None and array.size == 1 and value.dtype is not None and value.dtype.is_floating_point()
     return constant(float(array.reshape(()))) if array is not None and is_number else None

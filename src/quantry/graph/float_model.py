@@ -100,8 +100,8 @@ def _signature(value: ir.Value) -> InputSignature:
 
 def model_fingerprint(model: ir.Model) -> Digest:
     """Return the content digest of a graph: its structure without weights, and each weight, read one at a time."""
-    proto, taken = structure_proto(model, keep_below=0)
-    weights = tuple((index, name, _tensor_digest(tensor)) for (index, name), tensor in taken.items())
+    proto, removed = structure_proto(model, keep_below=0)
+    weights = tuple((index, name, _tensor_digest(tensor)) for (index, name), tensor in removed.items())
     return fingerprint((proto.SerializeToString(deterministic=True), weights))
 
 

@@ -24,24 +24,24 @@ class Joined(Generic[Thing]):
         """Return all things that were added or joined, in order."""
         return iter(list(self._parents))
 
-    def add(self, thing: Thing) -> None:
+    def add(self, member: Thing) -> None:
         """Remember a thing."""
-        self._parents.setdefault(thing, thing)
+        self._parents.setdefault(member, member)
 
-    def join(self, things: Iterable[Thing]) -> None:
+    def join(self, members: Iterable[Thing]) -> None:
         """Make one set of the sets of these things; its root is that of the first."""
         first: Thing | None = None
-        for thing in things:
-            root = self.root(thing)
+        for member in members:
+            root = self.root(member)
             if first is None:
                 first = root
             else:
                 self._parents[root] = first
 
-    def root(self, thing: Thing) -> Thing:
+    def root(self, member: Thing) -> Thing:
         """Return the thing that stands for the set of a thing."""
-        self.add(thing)
-        while self._parents[thing] != thing:
-            self._parents[thing] = self._parents[self._parents[thing]]
-            thing = self._parents[thing]
-        return thing
+        self.add(member)
+        while self._parents[member] != member:
+            self._parents[member] = self._parents[self._parents[member]]
+            member = self._parents[member]
+        return member

@@ -54,24 +54,24 @@ def check_unique_names(graph: onnx.GraphProto, label: str) -> None:
     Raises:
         ModelError: A name is used twice.
     """
-    where = f"in graph {graph.name!r} of {label}"
+    location = f"in graph {graph.name!r} of {label}"
     inputs = [value.name for value in graph.input]
     weights = [tensor.name for tensor in graph.initializer]
     computed = [name for node in graph.node for name in node.output if name]
-    _check(inputs, "input", where)
-    _check(weights, "initializer", where)
+    _check(inputs, "input", location)
+    _check(weights, "initializer", location)
     # Old files list initializers among the inputs as well, so those two may share a name.
-    _check((*{*inputs, *weights}, *computed), "tensor", where)
+    _check((*{*inputs, *weights}, *computed), "tensor", location)
     for node in graph.node:
         for attribute in node.attribute:
             for subgraph in (attribute.g, *attribute.graphs):
                 check_unique_names(subgraph, label)
 
 
-def _check(names: Iterable[str], kind: str, where: str) -> None:
+def _check(names: Iterable[str], kind: str, location: str) -> None:
     name, count = next(iter(Counter(names).most_common(1)), ("", 1))
     if count > 1:
-        raise ModelError(f"every {kind} must have a unique name, got {name!r} {count} times; {where}")
+        raise ModelError(f"every {kind} must have a unique name, got {name!r} {count} times; {location}")
 
 
 def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
@@ -99,38 +99,38 @@ def check_external_data(model: ir.Model, label: str) -> None:
     """
     sizes: dict[str, int] = {}
     for tensor in external_tensors(model):
-        where = f"tensor {tensor.name!r} at {str(tensor.location)!r} in {label}"
-        _check_containment(tensor, where)
+        location = f"tensor {tensor.name!r} at {str(tensor.location)!r} in {label}"
+        _check_containment(tensor, location)
         if tensor.path not in sizes:
             path = Path(tensor.path)
             if not path.is_file():
-                raise ModelError(f"external data must exist next to the model, found no file {path}; {where}")
+                raise ModelError(f"external data must exist next to the model, found no file {path}; {location}")
             status = path.stat()
             if status.st_nlink > 1:
                 # onnx-ir refuses such files when it reads them; raise before any work is done.
                 raise ModelError(
-                    f"external data must not have hard links, got {status.st_nlink}; copy the file; {where}"
+                    f"external data must not have hard links, got {status.st_nlink}; copy the file; {location}"
                 )
             sizes[tensor.path] = status.st_size
-        _check_length(tensor, sizes[tensor.path], where)
+        _check_length(tensor, sizes[tensor.path], location)
 
 
-def _check_containment(tensor: ir.ExternalTensor, where: str) -> None:
+def _check_containment(tensor: ir.ExternalTensor, location: str) -> None:
     folder = Path(tensor.base_dir).resolve()
     target = Path(tensor.path).resolve()
     if not target.is_relative_to(folder):
-        raise ModelError(f"external data must be inside the model's folder {folder}, got {target}; {where}")
+        raise ModelError(f"external data must be inside the model's folder {folder}, got {target}; {location}")
 
 
-def _check_length(tensor: ir.ExternalTensor, size: int, where: str) -> None:
+def _check_length(tensor: ir.ExternalTensor, size: int, location: str) -> None:
     declared = tensor.nbytes if tensor.length is None else tensor.length
     if declared != tensor.nbytes:
         raise ModelError(
-            f"external data must have the {tensor.nbytes} bytes of its shape, got length {declared}; {where}"
+            f"external data must have the {tensor.nbytes} bytes of its shape, got length {declared}; {location}"
         )
     end = (tensor.offset or 0) + declared
     if end > size:
-        raise ModelError(f"external data must have at least {end} bytes, got a file of {size} bytes; {where}")
+        raise ModelError(f"external data must have at least {end} bytes, got a file of {size} bytes; {location}")
 
 
 ModelLike: TypeAlias = str | os.PathLike[str] | bytes | bytearray | onnx.ModelProto | ir.Model
@@ -301,10 +301,10 @@ def _load_bytes(content: bytes) -> ir.Model:
 
 def _sort_nodes(graph: ir.Graph, label: str) -> None:
     """Sort nodes that stand before what they read: AMD Quark writes such files, and onnxruntime runs them."""
-    seen: set[ir.Node] = set()
+    visited: set[ir.Node] = set()
     for node in graph:
         sources = (value.producer() for value in node.inputs if value is not None)
-        if any(source is not None and source.graph is graph and source not in seen for source in sources):
+        if any(source is not None and source.graph is graph and source not in visited for source in sources):
             try:
                 graph.sort()
             except ValueError as error:
@@ -312,7 +312,7 @@ def _sort_nodes(graph: ir.Graph, label: str) -> None:
                     f"the graph must have no cycles, got one; in graph {graph.name!r} of {label}"
                 ) from error
             return
-        seen.add(node)
+        visited.add(node)
 
 
 def _from_proto(

@@ -18,15 +18,15 @@ def multiplications(node: ir.Node) -> float:
     """
     if node.domain not in STANDARD_DOMAINS or len(node.inputs) < 2:
         return 0.0
-    left, right = (_shape(value) for value in node.inputs[:2])
+    first, second = (_shape(value) for value in node.inputs[:2])
     results = elements(node.outputs[0])
     if node.op_type == "Conv":
-        return results * math.prod(right[1:])
+        return results * math.prod(second[1:])
     if node.op_type == "ConvTranspose":
-        return float(math.prod(left) * math.prod(right[1:]))
-    if node.op_type in ("Gemm", "MatMul") and left:
+        return float(math.prod(first) * math.prod(second[1:]))
+    if node.op_type in ("Gemm", "MatMul") and first:
         is_turned = node.op_type == "Gemm" and int_of(node, "transA", 0)
-        return results * (left[0] if is_turned else left[-1])
+        return results * (first[0] if is_turned else first[-1])
     return 0.0
 
 

@@ -167,12 +167,12 @@ class QuantizedTensor:
             return "bias"
         return "weight" if indices else "operand"
 
-    def same_grid(self, other: "QuantizedTensor") -> bool:
+    def same_grid(self, tensor: "QuantizedTensor") -> bool:
         """Whether equal integers of both stand for equal numbers."""
-        if self.scales is None or other.scales is None:
-            return self.scales is other.scales
-        equal = np.array_equal(self.scales, other.scales) and np.array_equal(self.zero_points, other.zero_points)
-        return equal and self.dtype == other.dtype
+        if self.scales is None or tensor.scales is None:
+            return self.scales is tensor.scales
+        equal = np.array_equal(self.scales, tensor.scales) and np.array_equal(self.zero_points, tensor.zero_points)
+        return equal and self.dtype == tensor.dtype
 
 
 def tensor_of(node: ir.Node | None) -> QuantizedTensor | None:

@@ -181,9 +181,9 @@ class QuantPlan:
     @property
     def needs_calibration(self) -> bool:
         """Whether the scale of an activation must be computed from data."""
-        own = [plan.spec for plan in self.activations.values() if isinstance(plan, OwnRange)]
+        specs = [plan.spec for plan in self.activations.values() if isinstance(plan, OwnRange)]
         converted = [conversion.spec for conversion in self.conversions.values()]
-        return any(spec.dtype.has_scale for spec in (*own, *converted))
+        return any(spec.dtype.has_scale for spec in (*specs, *converted))
 
     def spec_of(self, tensor: str) -> TensorSpec | None:
         """Return the specification of a tensor; None if it stays float, or is a bias derived from others."""

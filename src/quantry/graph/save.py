@@ -139,11 +139,11 @@ def write_model(
     return (target, data)
 
 
-def write_parts(parts: ModelParts, path: str | os.PathLike[str]) -> tuple[Path, ...]:
+def write_parts(files: ModelParts, path: str | os.PathLike[str]) -> tuple[Path, ...]:
     """Write a model in one file, atomically, as `write_model` does.
 
     Args:
-        parts: The model.
+        files: The model.
         path: The ``.onnx`` file; its folder is created if it is missing.
 
     Returns:
@@ -152,7 +152,7 @@ def write_parts(parts: ModelParts, path: str | os.PathLike[str]) -> tuple[Path, 
     Raises:
         ModelError: The file cannot be written.
     """
-    _place({Path(path): parts.chunks()})
+    _place({Path(path): files.chunks()})
     return (Path(path),)
 
 

@@ -41,8 +41,8 @@ class TensorType:
         if self.shape is None:
             return None
         shape = [lengths.get(dim) if isinstance(dim, str) else dim for dim in self.shape]
-        known = tuple(length for length in shape if length is not None)
-        return known if len(known) == len(shape) else None
+        numbers = tuple(length for length in shape if length is not None)
+        return numbers if len(numbers) == len(shape) else None
 
     def nbytes(self, lengths: Lengths) -> int:
         """Return the size in bytes; 0 if unknown."""
@@ -89,21 +89,21 @@ def tensor_types(model: ir.Model) -> dict[str, TensorType]:
     return {value.name: _tensor_type(value) for value in values if value.name}
 
 
-def cut_into_segments(model: ir.Model, shown: Iterable[str], lengths: Lengths) -> tuple[Segment, ...]:
+def cut_into_segments(model: ir.Model, results: Iterable[str], lengths: Lengths) -> tuple[Segment, ...]:
     """Return the model as segments of roughly equal size that return the given tensors; empty if there are none.
 
     Args:
         model: The float model; it is not changed.
-        shown: Tensors to return: outputs of nodes of the main graph.
+        results: Tensors to return: outputs of nodes of the main graph.
         lengths: Lengths of symbolic axes, as far as known, to estimate sizes.
     """
     nodes = list(model.graph)
-    wanted = frozenset(shown)
+    returned = frozenset(results)
     types = tensor_types(model)
-    bounds = [0, *_cuts(nodes, wanted, types, lengths), len(nodes)]
+    bounds = [0, *_cuts(nodes, returned, types, lengths), len(nodes)]
     last_use = _last_uses(nodes)
     segments = (
-        segment_of(model, nodes[start:end], wanted, frozenset(value for value, use in last_use.items() if use >= end))
+        segment_of(model, nodes[start:end], returned, frozenset(value for value, use in last_use.items() if use >= end))
         for start, end in pairwise(bounds)
     )
     # Nodes after the last tensor need not run, and onnxruntime does not run anything without an output.
@@ -111,23 +111,23 @@ def cut_into_segments(model: ir.Model, shown: Iterable[str], lengths: Lengths) -
 
 
 def segment_of(
-    model: ir.Model, nodes: Sequence[ir.Node], wanted: frozenset[str], used_later: frozenset[ir.Value]
+    model: ir.Model, nodes: Sequence[ir.Node], returned: frozenset[str], used_later: frozenset[ir.Value]
 ) -> Segment:
     """Return consecutive nodes as a segment.
 
     Args:
         model: The model that contains the nodes; it is not changed.
         nodes: The nodes, in order.
-        wanted: Names of tensors to return.
+        returned: Names of tensors to return.
         used_later: Tensors that later segments read.
     """
     produced = [value for node in nodes for value in node.outputs if value.name]
-    taken = dict.fromkeys(value for node in nodes for value in values_used(node))
+    sources = dict.fromkeys(value for node in nodes for value in values_used(node))
     for value in produced:
-        taken.pop(value, None)
-    initializers = [value for value in taken if value.is_initializer()]
-    inputs = [value for value in taken if not value.is_initializer()]
-    outputs = [value for value in produced if value.name in wanted or value in used_later]
+        sources.pop(value, None)
+    initializers = [value for value in sources if value.is_initializer()]
+    inputs = [value for value in sources if not value.is_initializer()]
+    outputs = [value for value in produced if value.name in returned or value in used_later]
     view = ir.GraphView(
         inputs,
         outputs,
@@ -139,31 +139,33 @@ def segment_of(
     return Segment(
         model,
         view,
-        tuple(name for name in _names(outputs) if name in wanted),
+        tuple(name for name in _names(outputs) if name in returned),
         tuple(_names(value for value in outputs if value in used_later)),
     )
 
 
 def _cuts(
-    nodes: Sequence[ir.Node], wanted: frozenset[str], types: Mapping[str, TensorType], lengths: Lengths
+    nodes: Sequence[ir.Node], returned: frozenset[str], types: Mapping[str, TensorType], lengths: Lengths
 ) -> list[int]:
     """Return the positions before which to cut, ascending."""
     sizes = {name: kind.nbytes(lengths) if kind.dtype is not None else None for name, kind in types.items()}
-    shown = list(
-        accumulate((sum(sizes[n] or 0 for n in _names(node.outputs) if n in wanted) for node in nodes), initial=0)
+    returned_bytes = list(
+        accumulate((sum(sizes[n] or 0 for n in _names(node.outputs) if n in returned) for node in nodes), initial=0)
     )
     crossing = list(_crossing_bytes(nodes, sizes))
-    target = max(SEGMENT_BYTES, -(-shown[-1] // MAX_SEGMENTS))
+    target = max(SEGMENT_BYTES, -(-returned_bytes[-1] // MAX_SEGMENTS))
     cuts: list[int] = []
     for _ in range(MAX_SEGMENTS - 1):
         start = cuts[-1] if cuts else 0
         possible = [
             (crossed, position)
             for position, crossed in enumerate(crossing)
-            if position > start and crossed is not None and shown[position] - shown[start] >= (1 - _WINDOW) * target
+            if position > start
+            and crossed is not None
+            and returned_bytes[position] - returned_bytes[start] >= (1 - _WINDOW) * target
         ]
-        near = [pair for pair in possible if shown[pair[1]] - shown[start] <= (1 + _WINDOW) * target]
-        if not possible or shown[-1] - shown[start] <= (1 + _WINDOW) * target:
+        near = [pair for pair in possible if returned_bytes[pair[1]] - returned_bytes[start] <= (1 + _WINDOW) * target]
+        if not possible or returned_bytes[-1] - returned_bytes[start] <= (1 + _WINDOW) * target:
             break
         cuts.append(min(near)[1] if near else possible[0][1])
     return cuts

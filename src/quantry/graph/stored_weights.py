@@ -60,8 +60,8 @@ def mentions_in_file(path: Path, text: bytes) -> bool:
         ValueError: The file is empty.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        found = _with_stand_ins(content, lambda _, __: b"")
-        return text in (content[:] if found is None else found)
+        matches = _with_stand_ins(content, lambda _, __: b"")
+        return text in (content[:] if matches is None else matches)
 
 
 def _cut(content: Buffer, file: io.BufferedReader | io.BytesIO) -> tuple[bytes, dict[str, ir.TensorProtocol]]:
@@ -96,8 +96,8 @@ def _with_stand_ins(content: Buffer, stand_in: StandIn) -> bytes | None:
         graph = b"".join(_parts(content, graphs[0], stand_in))
     except NotProtobuf:
         return None
-    before, after = content[: graphs[0].start], content[graphs[0].end :]
-    return before + tag(_GRAPH) + varint(len(graph)) + graph + after
+    head, tail = content[: graphs[0].start], content[graphs[0].end :]
+    return head + tag(_GRAPH) + varint(len(graph)) + graph + tail
 
 
 def _parts(content: Buffer, graph: Field, stand_in: StandIn) -> Iterator[bytes]:
@@ -106,7 +106,7 @@ def _parts(content: Buffer, graph: Field, stand_in: StandIn) -> Iterator[bytes]:
         is_large = field.end - field.content > LARGE_BYTES
         if field.number != _INITIALIZER or field.kind != LENGTH_DELIMITED or not is_large:
             continue
-        data = [part for part in fields(content, field.content, field.end) if part.number == _RAW_DATA]
+        data = [item for item in fields(content, field.content, field.end) if item.number == _RAW_DATA]
         if len(data) != 1 or data[0].kind != LENGTH_DELIMITED:
             continue
         described = _described(content[field.content : data[0].start] + content[data[0].end : field.end], data[0])
@@ -128,8 +128,8 @@ def _described(header: bytes, data: Field) -> onnx.TensorProto | None:
         bits = ir.DataType(tensor.data_type).bitwidth
     except Exception:  # whatever is wrong with it, the parser's errors are the ones to show
         return None
-    known = {field.name for field, _ in tensor.ListFields()} <= _PLAIN and not tensor.data_location
+    is_plain = {field.name for field, _ in tensor.ListFields()} <= _PLAIN and not tensor.data_location
     fits = all(length > 0 for length in tensor.dims) and math.prod(tensor.dims) * bits == (data.end - data.content) * 8
     # protobuf returns text that is not UTF-8 as bytes.
     texts = all(isinstance(text, str) for text in (tensor.name, tensor.doc_string))
-    return tensor if known and fits and itemsize == bits and tensor.name and texts else None
+    return tensor if is_plain and fits and itemsize == bits and tensor.name and texts else None

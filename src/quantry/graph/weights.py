@@ -100,20 +100,20 @@ def structure_proto(
         model: The model; it is not changed.
         keep_below: Weights of at most this many bytes stay in the proto; 0 takes out every weight except strings.
     """
-    taken = {
+    weights = {
         key: value.const_value
         for key, value in all_weights(model).items()
         if value.const_value is not None
         and value.const_value.dtype != ir.DataType.STRING
         and (value.const_value.nbytes > keep_below or isinstance(value.const_value, ir.ExternalTensor))
     }
-    return written_with(model, {key: external_placeholder(tensor) for key, tensor in taken.items()}), taken
+    return written_with(model, {key: external_placeholder(tensor) for key, tensor in weights.items()}), weights
 
 
-def restore_weights(model: ir.Model, taken: Mapping[WeightKey, ir.TensorProtocol]) -> None:
+def restore_weights(model: ir.Model, removed: Mapping[WeightKey, ir.TensorProtocol]) -> None:
     """Put back weights that ``structure_proto`` took out, by name; weights no longer in the model are dropped."""
     weights = all_weights(model)
-    for key, tensor in taken.items():
+    for key, tensor in removed.items():
         if key in weights:
             weights[key].const_value = tensor
 
@@ -124,9 +124,9 @@ def rebuilt(model: ir.Model) -> ir.Model:
     What a file does not preserve (scratch metadata, the order in which values were created) must not influence later
     stages; otherwise a result from a store and a new one could differ.
     """
-    proto, taken = structure_proto(model, keep_below=0)
+    proto, weights = structure_proto(model, keep_below=0)
     fresh = ir.serde.deserialize_model(proto)
-    restore_weights(fresh, taken)
+    restore_weights(fresh, weights)
     # For a weight, a file has only type and shape; see `quantry.graph.save`.
     for value in fresh.graph.initializers.values():
         value.metadata_props.clear()
@@ -177,10 +177,10 @@ def unshared(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 
 def raw_bytes(tensor: ir.TensorProtocol) -> bytes:
     """Return the little-endian bytes of a tensor as ONNX stores them, releasing any memory map."""
-    own = unshared(tensor)
+    unshared_tensor = unshared(tensor)
     # onnx-ir cannot read the bytes of an external tensor without elements.
-    data = own.tobytes() if own.nbytes else b""
-    release(own)
+    data = unshared_tensor.tobytes() if unshared_tensor.nbytes else b""
+    release(unshared_tensor)
     return data
 
 

@@ -82,10 +82,10 @@ def check_well_formed(proto: onnx.ModelProto, label: str) -> None:
         _check_text(entry.domain, "operator domain", f"opset_import of {label}")
     _check_graph(proto.graph, label, 1)
     for function in proto.functions:
-        where = f"function {_shown(function.name)} in {label}"
+        location = f"function {_shown(function.name)} in {label}"
         for name in (function.domain, function.name, *function.input, *function.output, *function.attribute):
-            _check_text(name, "name", where)
-        _check_nodes(function.node, where, 1, in_function=True)
+            _check_text(name, "name", location)
+        _check_nodes(function.node, location, 1, in_function=True)
     _check_expansion(proto, label)
 
 
@@ -93,40 +93,40 @@ def _shown(name: object) -> str:
     return repr(name)
 
 
-def _check_text(text: object, what: str, where: str) -> None:
+def _check_text(text: object, what: str, location: str) -> None:
     # protobuf returns bytes for text that is not UTF-8.
     if not isinstance(text, str):
-        raise ModelError(f"every {what} must be UTF-8 text, got {text!r}; {where}")
+        raise ModelError(f"every {what} must be UTF-8 text, got {text!r}; {location}")
 
 
 def _check_graph(graph: onnx.GraphProto, label: str, depth: int, *, in_function: bool = False) -> None:
     _check_text(graph.name, "graph name", f"in {label}")
-    where = f"in graph {graph.name!r} of {label}"
+    location = f"in graph {graph.name!r} of {label}"
     if depth > NESTING_LIMIT:
-        raise ModelError(f"graphs must be nested at most {NESTING_LIMIT} levels deep, got more; {where}")
+        raise ModelError(f"graphs must be nested at most {NESTING_LIMIT} levels deep, got more; {location}")
     for value in (*graph.input, *graph.output, *graph.value_info):
-        _check_value(value, where)
+        _check_value(value, location)
     for tensor in graph.initializer:
-        _check_text(tensor.name, "initializer name", where)
+        _check_text(tensor.name, "initializer name", location)
         if not tensor.name:
-            raise ModelError(f"every initializer must have a name, got an empty one; {where}")
-        check_tensor(tensor, f"tensor {tensor.name!r} {where}")
+            raise ModelError(f"every initializer must have a name, got an empty one; {location}")
+        check_tensor(tensor, f"tensor {tensor.name!r} {location}")
     for value in graph.input:
         if not value.name:
-            raise ModelError(f"every input must have a name, got an empty one; {where}")
-    _check_nodes(graph.node, where, depth, in_function=in_function)
+            raise ModelError(f"every input must have a name, got an empty one; {location}")
+    _check_nodes(graph.node, location, depth, in_function=in_function)
 
 
-def _check_value(value: onnx.ValueInfoProto, where: str) -> None:
-    _check_text(value.name, "tensor name", where)
+def _check_value(value: onnx.ValueInfoProto, location: str) -> None:
+    _check_text(value.name, "tensor name", location)
     for tensor_type in _tensor_types(value.type):
         if tensor_type.elem_type not in TensorProto.DataType.values():
             raise ModelError(
                 f"the type of a tensor must be one that ONNX defines, got {tensor_type.elem_type}; "
-                f"tensor {value.name!r} {where}"
+                f"tensor {value.name!r} {location}"
             )
         for dim in tensor_type.shape.dim:
-            _check_text(dim.dim_param, "name of an axis", f"tensor {value.name!r} {where}")
+            _check_text(dim.dim_param, "name of an axis", f"tensor {value.name!r} {location}")
 
 
 def _tensor_types(kind: onnx.TypeProto) -> Iterator[onnx.TypeProto.Tensor]:
@@ -138,11 +138,11 @@ def _tensor_types(kind: onnx.TypeProto) -> Iterator[onnx.TypeProto.Tensor]:
         yield from _tensor_types(kind.optional_type.elem_type)
 
 
-def _check_nodes(nodes: Iterable[onnx.NodeProto], where: str, depth: int, *, in_function: bool) -> None:
+def _check_nodes(nodes: Iterable[onnx.NodeProto], location: str, depth: int, *, in_function: bool) -> None:
     for node in nodes:
         for text in (node.name, node.op_type, node.domain, *node.input, *node.output):
-            _check_text(text, "name", f"node {_shown(node.name or node.op_type)} {where}")
-        at = f"node {node.name or node.op_type!r} {where}"
+            _check_text(text, "name", f"node {_shown(node.name or node.op_type)} {location}")
+        at = f"node {node.name or node.op_type!r} {location}"
         if not node.op_type:
             raise ModelError(f"every node must have an operator, got none; {at}")
         names = [attribute.name for attribute in node.attribute]
@@ -153,11 +153,11 @@ def _check_nodes(nodes: Iterable[onnx.NodeProto], where: str, depth: int, *, in_
             _check_attribute(attribute, at, depth, in_function=in_function)
 
 
-def _check_attribute(attribute: onnx.AttributeProto, where: str, depth: int, *, in_function: bool) -> None:
-    _check_text(attribute.name, "attribute name", where)
-    at = f"attribute {attribute.name!r} of {where}"
+def _check_attribute(attribute: onnx.AttributeProto, location: str, depth: int, *, in_function: bool) -> None:
+    _check_text(attribute.name, "attribute name", location)
+    at = f"attribute {attribute.name!r} of {location}"
     if not attribute.name:
-        raise ModelError(f"every attribute must have a name, got an empty one; {where}")
+        raise ModelError(f"every attribute must have a name, got an empty one; {location}")
     if attribute.ref_attr_name:
         _check_text(attribute.ref_attr_name, "attribute name", at)
         if not in_function:
@@ -170,7 +170,7 @@ def _check_attribute(attribute: onnx.AttributeProto, where: str, depth: int, *, 
     field = _ATTRIBUTE_FIELDS.get(attribute.type)
     if field is None:
         raise ModelError(f"every attribute must have a type that ONNX defines, got {attribute.type}; {at}")
-    present = {other.name for other, _ in attribute.ListFields()} & set(_ATTRIBUTE_FIELDS.values())
+    present = {descriptor.name for descriptor, _ in attribute.ListFields()} & set(_ATTRIBUTE_FIELDS.values())
     # Empty lists have no field at all, and some writers omit numbers that are 0.
     if present - {field} or (not present and field in ("t", "g", "sparse_tensor", "tp")):
         kind = AttributeProto.AttributeType.Name(attribute.type)
@@ -181,24 +181,24 @@ def _check_attribute(attribute: onnx.AttributeProto, where: str, depth: int, *, 
         _check_graph(graph, at, depth + 1, in_function=in_function)
 
 
-def check_tensor(tensor: onnx.TensorProto, where: str) -> None:
+def check_tensor(tensor: onnx.TensorProto, location: str) -> None:
     """Check that a tensor has a type, no negative axis, and as many elements as its shape says.
 
     Raises:
         ModelError: It has not; the message names the tensor.
     """
     if tensor.data_type not in TensorProto.DataType.values() or tensor.data_type == TensorProto.UNDEFINED:
-        raise ModelError(f"every tensor must have a type that ONNX defines, got {tensor.data_type}; {where}")
+        raise ModelError(f"every tensor must have a type that ONNX defines, got {tensor.data_type}; {location}")
     if any(length < 0 for length in tensor.dims):
-        raise ModelError(f"no axis of a tensor may be negative, got the shape {list(tensor.dims)}; {where}")
+        raise ModelError(f"no axis of a tensor may be negative, got the shape {list(tensor.dims)}; {location}")
     if tensor.data_location == TensorProto.EXTERNAL:
-        _check_external(tensor, where)
+        _check_external(tensor, location)
         return
     name = TensorProto.DataType.Name(tensor.data_type)
-    wanted = _TYPED_FIELDS.get(name, "int32_data")
+    field_name = _TYPED_FIELDS.get(name, "int32_data")
     filled = {field: len(getattr(tensor, field)) for field in _EVERY_TYPED_FIELD if len(getattr(tensor, field))}
     elements = math.prod(tensor.dims)
-    expected = {wanted: _typed_length(name, elements), "raw_data": -(-elements * _BITS.get(name, 8) // 8)}
+    expected = {field_name: _typed_length(name, elements), "raw_data": -(-elements * _BITS.get(name, 8) // 8)}
     if tensor.HasField("raw_data"):
         filled["raw_data"] = len(tensor.raw_data)
     if name == "STRING":
@@ -206,10 +206,10 @@ def check_tensor(tensor: onnx.TensorProto, where: str) -> None:
     if len(filled) > 1 or any(expected.get(field) != length for field, length in filled.items()):
         raise ModelError(
             f"a tensor must be well formed: {elements} elements of the shape {list(tensor.dims)} as {name}, "
-            f"got {filled}; {where}"
+            f"got {filled}; {location}"
         )
     if not filled and elements:
-        raise ModelError(f"a tensor must hold the {elements} elements of its shape, got none; {where}")
+        raise ModelError(f"a tensor must hold the {elements} elements of its shape, got none; {location}")
 
 
 def _typed_length(name: str, elements: int) -> int:
@@ -220,16 +220,16 @@ def _typed_length(name: str, elements: int) -> int:
     return -(-elements * bits // 8) if bits < 8 else elements
 
 
-def _check_external(tensor: onnx.TensorProto, where: str) -> None:
+def _check_external(tensor: onnx.TensorProto, location: str) -> None:
     entries = {entry.key: entry.value for entry in tensor.external_data}
     for key, value in entries.items():
-        _check_text(key, "key of external data", where)
-        _check_text(value, "value of external data", where)
+        _check_text(key, "key of external data", location)
+        _check_text(value, "value of external data", location)
     if not entries.get("location"):
-        raise ModelError(f"external data must name its file, got the entries {sorted(entries)}; {where}")
+        raise ModelError(f"external data must name its file, got the entries {sorted(entries)}; {location}")
     for key in ("offset", "length"):
         if key in entries and not entries[key].isdecimal():
-            raise ModelError(f"the {key} of external data must be a number, got {entries[key]!r}; {where}")
+            raise ModelError(f"the {key} of external data must be a number, got {entries[key]!r}; {location}")
 
 
 def _check_expansion(proto: onnx.ModelProto, label: str) -> None:
@@ -275,11 +275,11 @@ class _Expansion:
         return total
 
     def _size_of_call(self, called: _Called, callers: tuple[_Called, ...], node: onnx.NodeProto) -> int:
-        where = f"node {node.name or node.op_type!r} in {self._label}"
+        location = f"node {node.name or node.op_type!r} in {self._label}"
         if called in callers:
-            raise ModelError(f"a function must not call itself, got {called[0]}.{called[1]}, which does; {where}")
+            raise ModelError(f"a function must not call itself, got {called[0]}.{called[1]}, which does; {location}")
         if len(callers) >= NESTING_LIMIT:
-            raise ModelError(f"functions must be nested at most {NESTING_LIMIT} levels deep, got more; {where}")
+            raise ModelError(f"functions must be nested at most {NESTING_LIMIT} levels deep, got more; {location}")
         if called not in self._sizes:
             self._sizes[called] = self.size(self.bodies[called].node, (*callers, called))
         return self._sizes[called]

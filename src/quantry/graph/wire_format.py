@@ -70,11 +70,11 @@ def fields(content: Buffer, start: int, end: int) -> Iterator[Field]:
 def _number(content: Buffer, at: int, end: int) -> tuple[int, int]:
     """Return a number and where it ends."""
     number = 0
-    for place in range(min(_LONGEST_VARINT, end - at)):
-        byte = content[at + place]
-        number |= (byte & ~_MORE) << (7 * place)
+    for count in range(min(_LONGEST_VARINT, end - at)):
+        byte = content[at + count]
+        number |= (byte & ~_MORE) << (7 * count)
         if byte < _MORE:
-            return number, at + place + 1
+            return number, at + count + 1
     raise NotProtobuf
 
 

@@ -59,24 +59,24 @@ def post_processing(graph: ir.Graph) -> dict[str, str]:
         return {}
     tail = _after_layers(graph)
     computed = _from_data(graph)
-    waiting = [node for node in graph if node in tail and (node.op_type in _MARKERS or _has_grid(node, computed))]
+    pending = [node for node in graph if node in tail and (node.op_type in _MARKERS or _has_grid(node, computed))]
     connected: set[ir.Node] = set()
-    while waiting:
-        node = waiting.pop()
+    while pending:
+        node = pending.pop()
         if node in tail and node not in connected:
             connected.add(node)
-            waiting += [use.node for output in node.outputs for use in output.uses()]
-            waiting += producers_of(node)
+            pending += [use.node for output in node.outputs for use in output.uses()]
+            pending += producers_of(node)
     return {node.name or "": POST_PROCESSING_REASON for node in connected}
 
 
 def _from_data(graph: ir.Graph) -> set[ir.Value]:
     """Return the values that depend on the model's inputs, not only on their shapes."""
-    found = set(graph.inputs)
+    data_values = set(graph.inputs)
     for node in graph:
-        if node.op_type not in ("Shape", "Size") and any(value in found for value in node.inputs):
-            found.update(node.outputs)
-    return found
+        if node.op_type not in ("Shape", "Size") and any(value in data_values for value in node.inputs):
+            data_values.update(node.outputs)
+    return data_values
 
 
 def _has_grid(node: ir.Node, computed: set[ir.Value]) -> bool:
@@ -102,10 +102,10 @@ def _is_expectation(node: ir.Node) -> bool:
     steps = np.diff(weight.reshape(-1).astype(np.float64))
     if not steps[0] or not np.allclose(steps, steps[0], rtol=1e-3):
         return False
-    made = node.inputs[0].producer() if node.inputs[0] is not None else None
-    while made is not None and facts(made).family is Family.MOVEMENT:
-        made = made.inputs[0].producer() if made.inputs[0] is not None else None
-    return made is not None and made.op_type == "Softmax"
+    producer = node.inputs[0].producer() if node.inputs[0] is not None else None
+    while producer is not None and facts(producer).family is Family.MOVEMENT:
+        producer = producer.inputs[0].producer() if producer.inputs[0] is not None else None
+    return producer is not None and producer.op_type == "Softmax"
 
 
 # ---- Pools that compute the outputs ----------------------------------------------------------------------------------
@@ -129,8 +129,8 @@ def final_pools(graph: ir.Graph) -> dict[str, str]:
     Returns:
         Node name to reason.
     """
-    found = {node for node in _after_layers(graph) if facts(node).family is Family.AVERAGE}
+    pools = {node for node in _after_layers(graph) if facts(node).family is Family.AVERAGE}
     for node in graph:
-        if any(producer in found for producer in producers_of(node)):
-            found.add(node)
-    return {node.name or "": FINAL_POOL_REASON for node in found}
+        if any(producer in pools for producer in producers_of(node)):
+            pools.add(node)
+    return {node.name or "": FINAL_POOL_REASON for node in pools}

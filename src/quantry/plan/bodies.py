@@ -45,7 +45,7 @@ def body_layers(
     if not flow:
         return
     outer = _deselected_outside(graph, options)
-    known = set(graph.initializers.values())
+    constants = set(graph.initializers.values())
     for parent in flow:
         if parent.name in outer:
             continue
@@ -56,7 +56,7 @@ def body_layers(
             if not isinstance(answer, Annotation) or answer.weight is None:
                 continue
             weights = [node.inputs[index] for index in (answer.weight, *answer.other_weights)]
-            if all(weight in known and is_float(weight) for weight in weights):
+            if all(weight in constants and is_float(weight) for weight in weights):
                 yield node, answer
 
 
@@ -83,14 +83,14 @@ def deciding_nodes(graph: ir.Graph) -> dict[str, str]:
     Args:
         graph: The sorted graph.
     """
-    found: set[ir.Node] = set()
+    deciding: set[ir.Node] = set()
     for node in reversed(graph):
         uses = [use for output in node.outputs for use in output.uses()]
         if not uses or node.op_type in _LAYERS or any(output.is_graph_output() for output in node.outputs):
             continue
-        if all(use.node in found or use.idx in _DECIDING_INPUTS.get(use.node.op_type, ()) for use in uses):
-            found.add(node)
-    return {node.name or "": "it decides which body of control flow runs" for node in found}
+        if all(use.node in deciding or use.idx in _DECIDING_INPUTS.get(use.node.op_type, ()) for use in uses):
+            deciding.add(node)
+    return {node.name or "": "it decides which body of control flow runs" for node in deciding}
 
 
 InsidePlan = tuple[BodyPlace, QuantPlan | str]
@@ -105,12 +105,12 @@ def planned_bodies(graph: ir.Graph, recipe: Recipe) -> tuple[BodyPlace, ...]:
         recipe: The recipe; of one that leaves activations float, only the weights in bodies are quantized.
     """
     options = recipe.plan
-    found = list(bodies_with_layers(graph))
-    wanted = options.body_weights and options.body_activations and not options.weights_only
-    if not found or not wanted or isinstance(recipe.emit.format, Dynamic | MatMulNBits):
+    bodies = list(bodies_with_layers(graph))
+    plans_bodies = options.body_weights and options.body_activations and not options.weights_only
+    if not bodies or not plans_bodies or isinstance(recipe.emit.format, Dynamic | MatMulNBits):
         return ()
     outer = _deselected_outside(graph, options)
-    return tuple(place for node, place in found if node.name not in outer)
+    return tuple(body_place for node, body_place in bodies if node.name not in outer)
 
 
 def recipe_inside(recipe: Recipe, graph: ir.Graph, body: ir.Graph, states: tuple[tuple[str, str], ...]) -> Recipe:
@@ -132,11 +132,11 @@ def recipe_inside(recipe: Recipe, graph: ir.Graph, body: ir.Graph, states: tuple
         layers=tuple(entry for entry in plan.layers if _matches(body, entry)),
         tensors=tuple(replace(entry, optional=True) for entry in plan.tensors),
     )
-    given = tuple(replace(entry, optional=True) for entry in scale.given)
+    fixed = tuple(replace(entry, optional=True) for entry in scale.given)
     return replace(
         recipe,
         plan=inside,
-        scale=replace(scale, given=given, together=(*scale.together, *states)),
+        scale=replace(scale, given=fixed, together=(*scale.together, *states)),
         observe=replace(recipe.observe, samples=None),
         mix=MixOptions(),
     )
@@ -151,8 +151,8 @@ def recipe_outside(recipe: Recipe, inside: Iterable[InsidePlan]) -> Recipe:
     tensors = tuple(
         replace(entry, optional=entry.optional or _names_some(entry, names)) for entry in recipe.plan.tensors
     )
-    given = tuple(replace(entry, optional=entry.optional or entry.tensor in names) for entry in recipe.scale.given)
-    return replace(recipe, plan=replace(recipe.plan, tensors=tensors), scale=replace(recipe.scale, given=given))
+    fixed = tuple(replace(entry, optional=entry.optional or entry.tensor in names) for entry in recipe.scale.given)
+    return replace(recipe, plan=replace(recipe.plan, tensors=tensors), scale=replace(recipe.scale, given=fixed))
 
 
 def _names_some(entry: TensorTypes, names: Collection[str]) -> bool:
@@ -168,10 +168,10 @@ def _matches(graph: ir.Graph, entry: LayerTypes) -> bool:
 
 def inside_notes(inside: Iterable[InsidePlan]) -> Iterator[Note]:
     """Yield what was done with each body."""
-    for place, plan in inside:
+    for body_place, plan in inside:
         if isinstance(plan, str):
-            yield Note.of("{body}: activations stay float, because {reason}", body=str(place), reason=plan)
+            yield Note.of("{body}: activations stay float, because {reason}", body=str(body_place), reason=plan)
         else:
             count = len(plan.all_quantized)
             nodes = count + len(plan.all_declined)
-            yield Note.of("{body}: {count} of {nodes} nodes quantized", body=str(place), count=count, nodes=nodes)
+            yield Note.of("{body}: {count} of {nodes} nodes quantized", body=str(body_place), count=count, nodes=nodes)

@@ -51,23 +51,23 @@ def divisor_tensors(graph: ir.Graph, options: PlanOptions) -> frozenset[ir.Value
         graph: The sorted graph.
         options: For the rules, which know which readers stay float anyway.
     """
-    found: dict[ir.Value, bool] = {}  # whether there is a lower bound between the tensor and the division
+    divisors: dict[ir.Value, bool] = {}  # whether there is a lower bound between the tensor and the division
     for node in reversed(graph):
         for value in _singular_inputs(node):
-            found[value] = False
+            divisors[value] = False
         for output in node.outputs:
-            if output in found:
-                for value, bounded in _before(node, bounded=found[output]):
-                    if value in found:
-                        found[value] = found[value] and bounded
-                    elif is_float(value) and not is_constant(value) and _may_stay_float(value, found, options):
-                        found[value] = bounded
-    return frozenset(found) | _reciprocals(graph)
+            if output in divisors:
+                for value, bounded in _before(node, bounded=divisors[output]):
+                    if value in divisors:
+                        divisors[value] = divisors[value] and bounded
+                    elif is_float(value) and not is_constant(value) and _may_stay_float(value, divisors, options):
+                        divisors[value] = bounded
+    return frozenset(divisors) | _reciprocals(graph)
 
 
-def _may_stay_float(value: ir.Value, found: Mapping[ir.Value, bool], options: PlanOptions) -> bool:
+def _may_stay_float(value: ir.Value, divisors: Mapping[ir.Value, bool], options: PlanOptions) -> bool:
     """Whether no reader needs integers: all compute divisors, too, or stay float anyway."""
-    readers = [use.node for use in value.uses() if not any(output in found for output in use.node.outputs)]
+    readers = [use.node for use in value.uses() if not any(output in divisors for output in use.node.outputs)]
     return all(is_left_float(reader, RULE_OF_OPERATOR.get(reader.op_type), options) for reader in readers)
 
 
@@ -111,13 +111,13 @@ def _is_read_by_a_layer(value: ir.Value) -> bool:
 
 def _reciprocals(graph: ir.Graph) -> set[ir.Value]:
     """Return inverse tensors, and what is only moved or scaled after that."""
-    found: set[ir.Value] = set()
+    reciprocals: set[ir.Value] = set()
     for node in graph:
         computed = [value for value in node.inputs if value is not None and not is_constant(value)]
         moved = len(computed) == 1 and (facts(node).copies is not None or node.op_type in ("Mul", "Neg"))
-        if _inverts(node) or (moved and computed[0] in found):
-            found.update(node.outputs)
-    return found
+        if _inverts(node) or (moved and computed[0] in reciprocals):
+            reciprocals.update(node.outputs)
+    return reciprocals
 
 
 def _inverts(node: ir.Node) -> bool:

@@ -84,9 +84,9 @@ class Draft:
     def add_weights(self, node: ir.Node, annotation: Annotation) -> None:
         """Add the weights of a node and nothing else; the node may be inside the body of another one."""
         if annotation.weight is not None:
-            wanted = self._types(node).weight or self.options.weight
+            spec = self._types(node).weight or self.options.weight
             for index in (annotation.weight, *annotation.other_weights):
-                self._add_weight(node, index, wanted, annotation.weight_axis)
+                self._add_weight(node, index, spec, annotation.weight_axis)
 
     def finish(self) -> QuantPlan:
         """Drop the tensors between fused operators, resolve all types and return the plan.
@@ -129,15 +129,15 @@ class Draft:
             return FixedRange(self.options.activation, output.low, output.high)
         return OwnRange(self.options.activation)
 
-    def _add_weight(self, node: ir.Node, index: int, wanted: TensorSpec, rule_axis: int | None) -> None:
+    def _add_weight(self, node: ir.Node, index: int, requested_spec: TensorSpec, rule_axis: int | None) -> None:
         value = node.inputs[index]
         name = _name(value)
         assert value is not None
-        known = self._weights.get(name)
-        spec = self._pins.spec(name) or wanted
-        if known is not None and finest((known.spec, spec)) is known.spec:
+        previous = self._weights.get(name)
+        spec = self._pins.spec(name) or requested_spec
+        if previous is not None and finest((previous.spec, spec)) is previous.spec:
             # All readers of a constant share its integers. If they want different types, the finest one serves all.
-            self._weights[name] = replace(known, users=(*known.users, node.name or ""))
+            self._weights[name] = replace(previous, users=(*previous.users, node.name or ""))
             return
         axis: int | None = None
         if isinstance(spec.granularity, PerChannel) and rule_axis is not None:
@@ -145,7 +145,7 @@ class Draft:
         if isinstance(spec.granularity, PerGroup) and rule_axis is not None:
             # Groups lie along the inputs: the last axis of recurrent layers, else the other one of axes 0 and 1.
             axis = 2 if facts(node).family is Family.RECURRENT else 1 - rule_axis
-        users = () if known is None else known.users
+        users = () if previous is None else previous.users
         self._weights[name] = WeightPlan(spec, axis, (*users, node.name or ""))
 
     def _bias(self, node: ir.Node, annotation: Annotation, resolved: Resolution) -> tuple[str, BiasPlan | None]:
@@ -204,11 +204,11 @@ class Draft:
 
 def _channel_axis(node: ir.Node, weight: ir.Value, granularity: PerChannel, rule_axis: int) -> int:
     rank = len(weight.shape) if weight.shape is not None else 0
-    wanted = granularity.axis
-    if wanted is not None and (not -rank <= wanted < rank or wanted % rank != rule_axis):
+    axis = granularity.axis
+    if axis is not None and (not -rank <= axis < rank or axis % rank != rule_axis):
         raise RecipeError(
             f"PerChannel.axis must be the axis of output channels, which is {rule_axis} for the weight {weight.name!r} "
-            f"of {node.op_type} {node.name!r}; got {wanted}; PerChannel() takes the right axis of every operator"
+            f"of {node.op_type} {node.name!r}; got {axis}; PerChannel() takes the right axis of every operator"
         )
     return rule_axis
 

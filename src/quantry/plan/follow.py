@@ -67,8 +67,8 @@ class FollowedNames:
 
     def _selection(self, selection: Selection) -> Selection:
         subgraphs = (
-            Subgraph(self._all(part.starts, _after), self._all(part.ends, _before))
-            for part in selection.exclude_subgraphs
+            Subgraph(self._all(subgraph.starts, _after), self._all(subgraph.ends, _before))
+            for subgraph in selection.exclude_subgraphs
         )
         return replace(
             selection,
@@ -77,7 +77,7 @@ class FollowedNames:
             include=self._not_empty(selection.include),
             exclude=self._all(selection.exclude),
             exclude_operators=tuple(name for name in selection.exclude_operators if not self._type_is_gone(name)),
-            exclude_subgraphs=tuple(part for part in subgraphs if part.starts and part.ends),
+            exclude_subgraphs=tuple(subgraph for subgraph in subgraphs if subgraph.starts and subgraph.ends),
         )
 
     def _layers(self, layers: Iterable[LayerTypes]) -> Iterator[LayerTypes]:
@@ -89,7 +89,7 @@ class FollowedNames:
 
     def _tensor_types(self, tensors: Iterable[TensorTypes]) -> Iterator[TensorTypes]:
         for entry in tensors:
-            match = tuple(dict.fromkeys(name for given in entry.match for name in self._tensor(given)))
+            match = tuple(dict.fromkeys(name for tensor in entry.match for name in self._tensor(tensor)))
             if match:
                 yield replace(entry, match=match, readers=self._all(entry.readers))
 
@@ -104,10 +104,10 @@ class FollowedNames:
         is_meant = name_pattern(entry, "a name")
         if any(map(is_meant, self._names)):
             return (entry,)
-        found = [node for node in self._everywhere() if any(map(is_meant, _names(node)))]
-        if not found:
+        matches = [node for node in self._everywhere() if any(map(is_meant, _names(node)))]
+        if not matches:
             return (entry,)
-        return self._noted(entry, [name for node in found for name in self._became(node, side)])
+        return self._noted(entry, [name for node in matches for name in self._became(node, side)])
 
     def _tensor(self, entry: str) -> tuple[str, ...]:
         is_meant = name_pattern(entry, "a name")
@@ -147,10 +147,10 @@ class FollowedNames:
             return []
         rewritten = [name for name in self._kept(node, _after) if self._is_rewritten(name)]
         if rewritten:
-            return [own for name in rewritten for own in (name, f"{name}_gate") if own in self._prepared]
+            return [new_name for name in rewritten for new_name in (name, f"{name}_gate") if new_name in self._prepared]
         if _calculates(node):
-            before = self._kept(node, _first_input)
-            return [name for name in before if facts(self._prepared[name]).weight] or self._beside(node, side)
+            ancestors = self._kept(node, _first_input)
+            return [name for name in ancestors if facts(self._prepared[name]).weight] or self._beside(node, side)
         return self._beside(node, side)
 
     def _is_rewritten(self, name: str) -> bool:
@@ -167,31 +167,31 @@ class FollowedNames:
 
     def _kept(self, node: ir.Node, side: "_Side") -> list[str]:
         """Return the nearest nodes on one side that the prepared graph still has."""
-        waiting, seen, found = [node], {node}, []
-        while waiting:
-            for neighbour in side(waiting.pop()):
-                if neighbour in seen or self._is_constant(neighbour):
+        pending, visited, survivors = [node], {node}, []
+        while pending:
+            for neighbour in side(pending.pop()):
+                if neighbour in visited or self._is_constant(neighbour):
                     continue
-                seen.add(neighbour)
+                visited.add(neighbour)
                 if str(neighbour.name) in self._prepared:
-                    found.append(str(neighbour.name))
+                    survivors.append(str(neighbour.name))
                 else:
-                    waiting.append(neighbour)
-        return found
+                    pending.append(neighbour)
+        return survivors
 
     def _is_constant(self, node: ir.Node) -> bool:
         """Whether a node computes the same for all data, at most from the shapes of tensors."""
-        waiting = [node]
-        while waiting:
-            current = waiting[-1]
+        pending = [node]
+        while pending:
+            current = pending[-1]
             producers = [] if current.op_type in _CONSTANTS else list(_inputs(current))
-            unknown = [before for before, _ in producers if before is not None and before not in self._constant]
+            unknown = [source for source, _ in producers if source is not None and source not in self._constant]
             if unknown:
-                waiting.extend(unknown)
+                pending.extend(unknown)
                 continue
-            waiting.pop()
+            pending.pop()
             self._constant[current] = all(
-                stored or (before is not None and self._constant[before]) for before, stored in producers
+                stored or (source is not None and self._constant[source]) for source, stored in producers
             )
         return self._constant[node]
 

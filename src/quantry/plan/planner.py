@@ -51,13 +51,13 @@ def plan(model: FloatModel, options: PlanOptions, inside: tuple[InsidePlan, ...]
     graph = model.model.graph
     joins = final_joins(graph, options) if options.float_final_joins else {}
     types = types_of_nodes(graph, options.layers)
-    kept = {name: entry.float_reason for name, entry in types.items() if entry.float_reason is not None}
+    float_reasons = {name: entry.float_reason for name, entry in types.items() if entry.float_reason is not None}
     joins |= post_processing(graph) if options.float_post_processing else {}
     joins |= final_pools(graph) if options.float_final_pools else {}
     joins |= pixel_readers(graph) if options.float_pixels else {}
     joins |= readers_of_infinity(graph)
     joins |= deciding_nodes(graph)
-    excluded = {**joins, **variance_nodes(graph), **kept, **deselected(graph, options.selection)}
+    excluded = {**joins, **variance_nodes(graph), **float_reasons, **deselected(graph, options.selection)}
     masked = masked_tensors(graph)
     sums = normalized_sums(graph) if options.float_residuals else frozenset()
     divisors = divisor_tensors(graph, options) if options.activation.dtype.has_scale else frozenset()
@@ -86,15 +86,15 @@ def plan(model: FloatModel, options: PlanOptions, inside: tuple[InsidePlan, ...]
 
 
 def _with_bodies(plan: QuantPlan, inside: tuple[InsidePlan, ...]) -> QuantPlan:
-    bodies = [(place, made) for place, made in inside if isinstance(made, QuantPlan)]
-    parents = {place.node for place, _ in bodies}
+    bodies = [(body_place, body_plan) for body_place, body_plan in inside if isinstance(body_plan, QuantPlan)]
+    parents = {body_place.node for body_place, _ in bodies}
     reason = "it only runs its body, which is quantized like the main graph"
     declined = [replace(entry, reason=reason) if entry.node in parents else entry for entry in plan.declined]
     return replace(
         plan,
         declined=tuple(declined),
-        inside=tuple(name for _, made in bodies for name in made.all_quantized),
-        declined_inside=tuple(entry for _, made in bodies for entry in made.all_declined),
+        inside=tuple(name for _, body_plan in bodies for name in body_plan.all_quantized),
+        declined_inside=tuple(entry for _, body_plan in bodies for entry in body_plan.all_declined),
         notes=(*plan.notes, *inside_notes(inside)),
     )
 
@@ -103,12 +103,12 @@ def _answer(node: ir.Node, excluded: dict[str, str], options: PlanOptions) -> An
     if node.name in excluded:
         return Declined(excluded[node.name])
     rule = RULE_OF_OPERATOR.get(node.op_type) if node.domain in KNOWN_DOMAINS else None
-    wanted = options.every_operator or node.op_type in options.extra_operators
-    if wanted and is_left_float(node, rule, options):
+    is_requested = options.every_operator or node.op_type in options.extra_operators
+    if is_requested and is_left_float(node, rule, options):
         return any_operator(node)
     if rule is None:
-        where = f" of domain {node.domain}" if node.domain else ""
-        return Declined(f"there is no rule for operator {node.op_type}{where}")
+        suffix = f" of domain {node.domain}" if node.domain else ""
+        return Declined(f"there is no rule for operator {node.op_type}{suffix}")
     if not any(is_float(value) for value in (*node.inputs, *node.outputs) if value is not None):
         # Control flow has a reason of its own, whatever types it computes with.
         answer = rule.annotate(node, options) if facts(node).family is Family.CONTROL_FLOW else None

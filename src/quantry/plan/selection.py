@@ -15,13 +15,13 @@ from quantry.recipe import Selection
 _EXPRESSION = re.compile(r"[\\*+?()|\[\]{}$]")
 
 
-def name_pattern(entry: str, where: str) -> Callable[[str], bool]:
+def name_pattern(entry: str, path: str) -> Callable[[str], bool]:
     """Return a function that says whether an entry matches a name.
 
     Args:
         entry: A name with the wildcards of a shell (``*``, ``?``, ``[2-5]``), or, starting with ``^``, a regular
             expression that must match from the start.
-        where: The field that holds it, for messages.
+        path: The field that holds it, for messages.
 
     Raises:
         SelectionError: The regular expression is not valid.
@@ -31,24 +31,24 @@ def name_pattern(entry: str, where: str) -> Callable[[str], bool]:
         ['head/conv']
     """
     if not isinstance(entry, str):
-        raise SelectionError.of(where, f"must hold names, got {entry!r}")
+        raise SelectionError.of(path, f"must hold names, got {entry!r}")
     if entry.startswith("^"):
         try:
             return _found_by(re.compile(entry))
         except re.error as error:
-            raise SelectionError.of(where, f"must hold valid regular expressions, got {entry!r}: {error}") from error
+            raise SelectionError.of(path, f"must hold valid regular expressions, got {entry!r}: {error}") from error
     # A name may contain wildcards itself, as in "block[0]".
     return lambda name: name == entry or fnmatch.fnmatchcase(name, entry)
 
 
-def meant(entry: str, known: Iterable[str]) -> str:
+def meant(entry: str, candidates: Iterable[str]) -> str:
     """Return a hint for an entry that matches nothing, such as the nearest name; empty if there is none.
 
     Args:
         entry: The entry.
-        known: All names.
+        candidates: All names.
     """
-    names = list(known)
+    names = list(candidates)
     if _EXPRESSION.search(entry) and not entry.startswith("^"):
         try:
             hits = sum(map(_found_by(re.compile(f"^{entry}")), names))
@@ -79,8 +79,8 @@ def deselected(graph: ir.Graph, selection: Selection) -> dict[str, str]:
     nodes = list(ir.traversal.RecursiveGraphIterator(graph))
     groups = [*_excluded(nodes, selection), *_outside(nodes, selection)]
     reasons: dict[str, str] = {}
-    for chosen, reason in groups:
-        for node in chosen:
+    for excluded, reason in groups:
+        for node in excluded:
             reasons.setdefault(_name(node), reason)
     for node in filter(is_channel_product, nodes):
         # No recipe names what equalization inserts: it is part of the layer whose result it multiplies.
@@ -100,13 +100,13 @@ def deselected_so_far(graph: ir.Graph, selection: Selection) -> dict[str, str]:
     Returns:
         Node name to reason.
     """
-    found: dict[str, str] = {}
-    for part in _parts(selection):
+    reasons: dict[str, str] = {}
+    for subset in _parts(selection):
         try:
-            found = {**deselected(graph, part), **found}
+            reasons = {**deselected(graph, subset), **reasons}
         except SelectionError:
             continue
-    return found
+    return reasons
 
 
 def _parts(selection: Selection) -> Iterator[Selection]:
@@ -152,8 +152,8 @@ def _outside(nodes: list[ir.Node], selection: Selection) -> Iterator[tuple[Itera
         included = _union(nodes, selection.include, "Selection.include")
         yield (node for node in nodes if node not in included), "not among the included nodes"
     if selection.operators:
-        wanted = of_types(nodes, selection.operators, "Selection.operators")
-        yield (node for node in nodes if node not in wanted), "not among the operator types to quantize"
+        selected = of_types(nodes, selection.operators, "Selection.operators")
+        yield (node for node in nodes if node not in selected), "not among the operator types to quantize"
 
 
 def _name(node: ir.Node) -> str:
@@ -165,37 +165,37 @@ def _names(node: ir.Node) -> list[str]:
     return [_name(node), *(output.name for output in node.outputs if output.name)]
 
 
-def matching(nodes: list[ir.Node], entry: str, where: str) -> list[ir.Node]:
+def matching(nodes: list[ir.Node], entry: str, path: str) -> list[ir.Node]:
     """Return the nodes that one entry matches.
 
     Args:
         nodes: All nodes.
         entry: Name of a node or of one of its outputs, or a pattern; see `name_pattern`.
-        where: The field that holds it, for messages.
+        path: The field that holds it, for messages.
 
     Raises:
         SelectionError: No node matches.
     """
-    is_meant = name_pattern(entry, where)
-    found = [node for node in nodes if any(map(is_meant, _names(node)))]
-    if not found:
-        known = [name for node in nodes for name in _names(node)]
+    is_meant = name_pattern(entry, path)
+    matches = [node for node in nodes if any(map(is_meant, _names(node)))]
+    if not matches:
+        names = [name for node in nodes for name in _names(node)]
         raise SelectionError.of(
-            where,
+            path,
             f"must name nodes of the prepared graph, got {entry!r}, which matches none of its {len(nodes)} "
-            f"nodes{meant(entry, known)} (nodes that are folded away, such as BatchNormalization or Identity, need not "
+            f"nodes{meant(entry, names)} (nodes that are folded away, such as BatchNormalization or Identity, need not "
             "be excluded)",
         )
-    return found
+    return matches
 
 
-def of_type(nodes: list[ir.Node], operator: str, where: str) -> list[ir.Node]:
+def of_type(nodes: list[ir.Node], operator: str, path: str) -> list[ir.Node]:
     """Return the nodes of an operator type.
 
     Args:
         nodes: All nodes.
         operator: The type; starting with ``^``, a regular expression.
-        where: The field that holds it, for messages.
+        path: The field that holds it, for messages.
 
     Raises:
         SelectionError: No node has it.
@@ -203,37 +203,37 @@ def of_type(nodes: list[ir.Node], operator: str, where: str) -> list[ir.Node]:
     try:
         pattern = re.compile(operator if operator.startswith("^") else f"{re.escape(operator)}$")
     except re.error as error:
-        raise SelectionError.of(where, f"must hold valid regular expressions, got {operator!r}: {error}") from error
-    found = [node for node in nodes if pattern.match(node.op_type)]
-    if not found:
-        known = sorted({node.op_type for node in nodes})
+        raise SelectionError.of(path, f"must hold valid regular expressions, got {operator!r}: {error}") from error
+    matches = [node for node in nodes if pattern.match(node.op_type)]
+    if not matches:
+        operators = sorted({node.op_type for node in nodes})
         raise SelectionError.of(
-            where,
-            f"must name operator types of the graph, got {operator!r}{nearest_spelling(operator, known)} (it has "
-            f"{', '.join(known)})",
+            path,
+            f"must name operator types of the graph, got {operator!r}{nearest_spelling(operator, operators)} (it has "
+            f"{', '.join(operators)})",
         )
-    return found
+    return matches
 
 
-def of_types(nodes: list[ir.Node], operators: Iterable[str], where: str) -> set[ir.Node]:
+def of_types(nodes: list[ir.Node], operators: Iterable[str], path: str) -> set[ir.Node]:
     """Return the nodes of several operator types; known types may be absent.
 
     Args:
         nodes: All nodes.
         operators: The types, as for `of_type`.
-        where: The field that holds them, for messages.
+        path: The field that holds them, for messages.
 
     Raises:
         SelectionError: No node has a type that no rule knows.
     """
     present = {node.op_type for node in nodes}
     # A known type that is absent is not a misspelling: a network without MatMul simply has none to quantize.
-    named = [entry for entry in operators if entry in present or entry not in RULE_OF_OPERATOR]
-    return {node for entry in named for node in of_type(nodes, entry, where)}
+    usable = [entry for entry in operators if entry in present or entry not in RULE_OF_OPERATOR]
+    return {node for entry in usable for node in of_type(nodes, entry, path)}
 
 
-def _union(nodes: list[ir.Node], entries: Iterable[str], where: str) -> set[ir.Node]:
-    return {node for entry in entries for node in matching(nodes, entry, where)}
+def _union(nodes: list[ir.Node], entries: Iterable[str], path: str) -> set[ir.Node]:
+    return {node for entry in entries for node in matching(nodes, entry, path)}
 
 
 def _successors(node: ir.Node) -> Iterable[ir.Node]:
@@ -246,10 +246,10 @@ def _predecessors(node: ir.Node) -> Iterable[ir.Node]:
 
 
 def _reach(starts: set[ir.Node], step: Callable[[ir.Node], Iterable[ir.Node]]) -> set[ir.Node]:
-    seen, queue = set(starts), deque(starts)
+    visited, queue = set(starts), deque(starts)
     while queue:
         for neighbour in step(queue.popleft()):
-            if neighbour not in seen:
-                seen.add(neighbour)
+            if neighbour not in visited:
+                visited.add(neighbour)
                 queue.append(neighbour)
-    return seen
+    return visited

@@ -94,15 +94,15 @@ def _is_mask(value: ir.Value) -> bool:
 
 def readers_of_infinity(graph: ir.Graph) -> dict[str, str]:
     """Return the nodes that read a constant with NaN or infinite values, with the reason; masks are not among them."""
-    found = {}
+    readers = {}
     for value in graph.initializers.values():
         if value.const_value is None or not value.const_value.dtype.is_floating_point():
             continue
         nans, infinities = not_finite(value.const_value)
         for use in value.uses() if nans or infinities else ():
             if nans or use.node.op_type not in _MASKED:
-                found[use.node.name or ""] = f"its constant {value.name!r} has values that are not finite"
-    return found
+                readers[use.node.name or ""] = f"its constant {value.name!r} has values that are not finite"
+    return readers
 
 
 # ---- Sums in front of normalizations ---------------------------------------------------------------------------------
@@ -124,19 +124,19 @@ def normalized_sums(graph: ir.Graph) -> frozenset[ir.Value]:
     Args:
         graph: The sorted graph.
     """
-    found: set[ir.Value] = set()
-    waiting = [node.inputs[0] for node in graph if facts(node).across_channels]
-    while waiting:
-        value = waiting.pop()
+    sums: set[ir.Value] = set()
+    pending = [node.inputs[0] for node in graph if facts(node).across_channels]
+    while pending:
+        value = pending.pop()
         producer = None if value is None else value.producer()
-        if value is None or producer is None or value in found:
+        if value is None or producer is None or value in sums:
             continue
         if producer.op_type == "Add":
-            found.add(value)
-            waiting += [operand for operand in producer.inputs if operand is not None and len(operand.uses()) == 1]
-        elif any(use.node.op_type == "Add" and use.node.outputs[0] in found for use in value.uses()):
-            found.add(value)
-    return frozenset(found)
+            sums.add(value)
+            pending += [operand for operand in producer.inputs if operand is not None and len(operand.uses()) == 1]
+        elif any(use.node.op_type == "Add" and use.node.outputs[0] in sums for use in value.uses()):
+            sums.add(value)
+    return frozenset(sums)
 
 
 def keep_sums_float(node: ir.Node, annotation: Annotation, sums: frozenset[ir.Value]) -> Annotation | Declined:
@@ -154,8 +154,8 @@ def keep_sums_float(node: ir.Node, annotation: Annotation, sums: frozenset[ir.Va
     # What only moves a sum has no scale to share.
     if node.op_type == "Add" or (read and annotation.moves_data):
         return Declined(SUM_REASON)
-    kept = tuple(index for index in annotation.activations if index not in read)
-    return replace(annotation, activations=kept, output=None if written else annotation.output)
+    indices = tuple(index for index in annotation.activations if index not in read)
+    return replace(annotation, activations=indices, output=None if written else annotation.output)
 
 
 # ---- Variances -------------------------------------------------------------------------------------------------------
@@ -191,21 +191,21 @@ def variance_nodes(graph: ir.Graph) -> dict[str, str]:
     Returns:
         Node name to reason.
     """
-    found: set[ir.Node] = set()
+    variance: set[ir.Node] = set()
     for node in graph:
         if node.op_type in _ROOTS or _is_inverse_root(node):
-            found |= _after_squares(node)
-    found |= _centred(found)
-    return {node.name or "": VARIANCE_REASON for node in found}
+            variance |= _after_squares(node)
+    variance |= _centred(variance)
+    return {node.name or "": VARIANCE_REASON for node in variance}
 
 
 def _after_squares(root: ir.Node) -> set[ir.Node]:
     """Return the nodes between squares and a root, if there are squares."""
     region: set[ir.Node] = set()
     squares = False
-    waiting = producers_of(root)
-    while waiting:
-        node = waiting.pop()
+    pending = producers_of(root)
+    while pending:
+        node = pending.pop()
         if node in region or node.op_type not in _BETWEEN:
             continue
         if node.op_type == "Mul" and not _is_square(node) and not _scales(node):
@@ -214,20 +214,20 @@ def _after_squares(root: ir.Node) -> set[ir.Node]:
         if _is_square(node):
             squares = True
         else:
-            waiting += producers_of(node)
+            pending += producers_of(node)
     return region if squares else set()
 
 
 def _centred(variance: set[ir.Node]) -> set[ir.Node]:
     """Return ``x - mean(x)``, and the mean, where only a square and a division by the root read the difference."""
-    found: set[ir.Node] = set()
+    centred: set[ir.Node] = set()
     for square in variance:
         for node in producers_of(square) if _is_square(square) else ():
             readers = {use.node for output in node.outputs for use in output.uses()}
             if node.op_type == "Sub" and all(reader in variance or reader.op_type == "Div" for reader in readers):
-                found.add(node)
-                found |= {mean for mean in producers_of(node) if mean.op_type in _MEANS}
-    return found
+                centred.add(node)
+                centred |= {mean for mean in producers_of(node) if mean.op_type in _MEANS}
+    return centred
 
 
 def _is_square(node: ir.Node) -> bool:
@@ -286,9 +286,9 @@ def final_joins(graph: ir.Graph, options: PlanOptions) -> dict[str, str]:
     frontier = list(joined)
     while frontier:
         for output in frontier.pop().outputs:
-            found = {use.node for use in output.uses()} - joined
-            joined |= found
-            frontier.extend(found)
+            other_readers = {use.node for use in output.uses()} - joined
+            joined |= other_readers
+            frontier.extend(other_readers)
     return {node.name or "": FINAL_JOIN_REASON for node in tail if node in joined}
 
 
@@ -311,9 +311,9 @@ def pixel_readers(graph: ir.Graph) -> dict[str, str]:
         graph: The sorted graph.
     """
     convolutions = [node for node in graph if node.op_type == "Conv"]
-    found = [node for node in convolutions if _reads_image(node)]
+    readers = [node for node in convolutions if _reads_image(node)]
     reason = "it reads an image, and 8-bit floats lose differences between bright pixels (plan.float_pixels)"
-    return {} if len(found) == len(convolutions) else dict.fromkeys((node.name or "" for node in found), reason)
+    return {} if len(readers) == len(convolutions) else dict.fromkeys((node.name or "" for node in readers), reason)
 
 
 def _reads_image(node: ir.Node) -> bool:

@@ -60,28 +60,28 @@ def types_of_nodes(graph: ir.Graph, layers: Iterable[LayerTypes]) -> dict[str, N
         SelectionError: An entry matches no node; a known operator type may be absent.
     """
     nodes = list(ir.traversal.RecursiveGraphIterator(graph))
-    found: dict[str, NodeTypes] = {}
+    types: dict[str, NodeTypes] = {}
     for index, entry in enumerate(layers):
-        where = f"plan.layers[{index}]"
-        chosen = [node for name in entry.match for node in matching(nodes, name, f"{where}.match")]
+        path = f"plan.layers[{index}]"
+        members = [node for name in entry.match for node in matching(nodes, name, f"{path}.match")]
         if entry.operators:
-            named = of_types(nodes, entry.operators, f"{where}.operators")
-            chosen += [node for node in nodes if node in named]
-        for node in chosen:
+            selected = of_types(nodes, entry.operators, f"{path}.operators")
+            members += [node for node in nodes if node in selected]
+        for node in members:
             name = node.name or ""
-            found[name] = _merged(found.get(name, NodeTypes()), entry, where)
-    return found
+            types[name] = _merged(types.get(name, NodeTypes()), entry, path)
+    return types
 
 
-def _merged(known: NodeTypes, entry: LayerTypes, where: str) -> NodeTypes:
+def _merged(types: NodeTypes, entry: LayerTypes, path: str) -> NodeTypes:
     if entry.keep_float:
-        return replace(known, float_reason=f"kept float by {where}")
+        return replace(types, float_reason=f"kept float by {path}")
     return NodeTypes(
-        activation=entry.activation or known.activation,
-        second_input=entry.second_input or known.second_input,
-        output=entry.output or known.output,
-        weight=entry.weight or known.weight,
-        bias=entry.bias or known.bias,
+        activation=entry.activation or types.activation,
+        second_input=entry.second_input or types.second_input,
+        output=entry.output or types.output,
+        weight=entry.weight or types.weight,
+        bias=entry.bias or types.bias,
     )
 
 
@@ -92,17 +92,17 @@ class TensorPins:
         self._wanted = [
             (name, entry, f"plan.tensors[{index}].match") for index, entry in enumerate(entries) for name in entry.match
         ]
-        self._patterns = [name_pattern(name, where) for name, _, where in self._wanted]
+        self._patterns = [name_pattern(name, path) for name, _, path in self._wanted]
         self._used = [False] * len(self._wanted)
 
     def entry(self, tensor: str) -> TensorTypes | None:
         """Return the last entry that matches a quantized tensor, or None."""
-        found = None
+        last_match = None
         for index, (pattern, (_, entry, _)) in enumerate(zip(self._patterns, self._wanted, strict=True)):
             if pattern(tensor):
                 self._used[index] = True
-                found = entry
-        return found
+                last_match = entry
+        return last_match
 
     def spec(self, tensor: str) -> TensorSpec | None:
         """Return the type that the last matching entry chooses for a quantized tensor, or None."""
@@ -118,12 +118,12 @@ class TensorPins:
         Raises:
             SelectionError: An entry matched no quantized tensor.
         """
-        for (name, entry, where), used in zip(self._wanted, self._used, strict=True):
+        for (name, entry, path), used in zip(self._wanted, self._used, strict=True):
             if not used and not entry.optional:
-                known = list(quantized)
+                names = list(quantized)
                 raise SelectionError(
-                    f"{where} must name quantized tensors, got {name!r}, which matches none of {len(known)}"
-                    f"{meant(name, known)}"
+                    f"{path} must name quantized tensors, got {name!r}, which matches none of {len(names)}"
+                    f"{meant(name, names)}"
                 )
 
 
@@ -186,18 +186,18 @@ def resolve_types(
     final = dict(activations)
     splits: dict[tuple[str, TensorSpec], list[str]] = defaultdict(list)
     for root, members in groups.items():
-        own = activations[root]
-        assert not isinstance(own, SharedRange)
+        plan_entry = activations[root]
+        assert not isinstance(plan_entry, SharedRange)
         members_reads = [read for member in members for read in reads_of[member]]
         entries = [(member, entry) for member in members if (entry := pinned(member)) is not None]
         pins = [entry.spec for _, entry in entries]
         outputs = [written[member] for member in members if member in written]
-        chosen, follow = _chosen(pins, outputs, members_reads, own.spec)
-        final[root] = replace(own, spec=chosen)
+        spec_of_tensor, follow = _chosen(pins, outputs, members_reads, plan_entry.spec)
+        final[root] = replace(plan_entry, spec=spec_of_tensor)
         for read in members_reads if not pins else ():
-            wanted = read.wanted if follow or read.moves else read.wanted or own.spec
-            if wanted is not None and wanted != chosen:
-                splits[read.tensor, wanted].append(read.node)
+            target = read.wanted if follow or read.moves else read.wanted or plan_entry.spec
+            if target is not None and target != spec_of_tensor:
+                splits[read.tensor, target].append(read.node)
         for member, entry in entries:
             if entry.convert is not None:
                 splits[member, entry.convert] += _converted_readers(member, entry, reads_of[member])
@@ -206,14 +206,14 @@ def resolve_types(
 
 def _converted_readers(tensor: str, entry: TensorTypes, reads: list[Read]) -> list[str]:
     """Return the nodes that read a converted tensor, with the empty name for the model's output if all nodes do."""
-    known = list(dict.fromkeys(read.node for read in reads))
+    nodes = list(dict.fromkeys(read.node for read in reads))
     for name in entry.readers:
-        if name not in known:
+        if name not in nodes:
             raise SelectionError(
                 f"plan.tensors of {tensor!r} must name readers of the tensor, got {name!r}; it is read by "
-                f"{', '.join(map(repr, known)) or 'no quantized node'}{meant(name, known)}"
+                f"{', '.join(map(repr, nodes)) or 'no quantized node'}{meant(name, nodes)}"
             )
-    return [*known, ""] if not entry.readers or set(entry.readers) >= set(known) else list(entry.readers)
+    return [*nodes, ""] if not entry.readers or set(entry.readers) >= set(nodes) else list(entry.readers)
 
 
 def _chosen(
@@ -224,8 +224,8 @@ def _chosen(
         return pins[-1], True
     if outputs:
         return finest(outputs), True
-    wanted = [read.wanted or default for read in reads if read.wanted is not None or not read.moves]
-    return (finest(wanted), False) if wanted else (default, True)
+    specs = [read.wanted or default for read in reads if read.wanted is not None or not read.moves]
+    return (finest(specs), False) if specs else (default, True)
 
 
 def finest(specs: Iterable[TensorSpec]) -> TensorSpec:
@@ -237,11 +237,11 @@ def _with_names(final: dict[str, ActivationPlan], splits: Mapping[tuple[str, Ten
     conversions: dict[str, Conversion] = {}
     read_as: dict[tuple[str, str], str] = {}
     for (tensor, spec), readers in splits.items():
-        wanted = f"{tensor}_{spec.dtype.value}"
-        name, count = wanted, 1
+        requested = f"{tensor}_{spec.dtype.value}"
+        name, count = requested, 1
         while name in final or name in conversions:
             count += 1
-            name = f"{wanted}_{count}"
+            name = f"{requested}_{count}"
         conversions[name] = Conversion(tensor, spec, tuple(dict.fromkeys(readers)))
         read_as.update({(reader, tensor): name for reader in readers})
     return Resolution(final, conversions, read_as)

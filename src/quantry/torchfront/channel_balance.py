@@ -27,9 +27,9 @@ import torch
 from torch import Tensor
 
 from quantry.equalize.channels import ChannelAxis, propagate_factor
-from quantry.equalize.folding import Fold, Restore, ScaleLayer, find_fold
+from quantry.equalize.factor_absorption import CompensatingMul, FactorAbsorption, ScaleLayer, absorb_factors
 from quantry.equalize.linear_layer import ChannelLayout, LinearLayer, array_of
-from quantry.equalize.smooth import Site, find_sites, within_span
+from quantry.equalize.smooth import SmoothQuantTarget, find_targets, within_span
 from quantry.execute.fake_quantizer import FakeQuantizer
 from quantry.graph.edit import FreshNames
 from quantry.graph.float_model import FloatModel
@@ -256,7 +256,7 @@ class _ScalableTensor:
     """
 
     name: str
-    fold: Fold
+    fold: FactorAbsorption
     parts: tuple[_Part, ...]
     powers: Whole
 
@@ -348,32 +348,36 @@ def _costs(tables: list[tuple[_Part, Floats]], channels: int, steps: tuple[int, 
     return costs
 
 
-def _folds(model: ir.Model) -> list[tuple[Site, Fold]]:
+def _folds(model: ir.Model) -> list[tuple[SmoothQuantTarget, FactorAbsorption]]:
     """Return the tensors of a model whose channels can be scaled without adding an operator, in graph order."""
-    sites, _ = find_sites(model, SmoothQuant())
-    folds = [(site, find_fold(site.value, site.nodes, site.axis, site.channels)) for site in sites if site.axis == 1]
+    targets, _ = find_targets(model, SmoothQuant())
+    folds = [
+        (target, absorb_factors(target.value, target.nodes, target.axis, target.channels))
+        for target in targets
+        if target.axis == 1
+    ]
     return [
-        (site, fold)
-        for site, fold in folds
-        if isinstance(fold, Fold)
+        (target, fold)
+        for target, fold in folds
+        if isinstance(fold, FactorAbsorption)
         and not fold.products
-        and all(isinstance(edit, ScaleLayer | Restore) for edit in fold.edits)
+        and all(isinstance(edit, ScaleLayer | CompensatingMul) for edit in fold.edits)
     ]
 
 
 def _scalable_tensor(
-    definition: ModuleDefinition, costs: Mapping[str, Costs], site: Site, fold: Fold
+    definition: ModuleDefinition, costs: Mapping[str, Costs], target: SmoothQuantTarget, fold: FactorAbsorption
 ) -> _ScalableTensor | None:
     """Return a tensor with everything that changes with it, or None if the cost of a part is not known."""
     ends = {edit.layer.output: edit.channels for edit in fold.makers}
-    divided = _divided(site.value, 0, ends, definition)
+    divided = _divided(target.value, 0, ends, definition)
     if divided is None:
         return None
     quantized = {name: channels for value, channels in divided for name in _quantizers(definition, value)}
     members = [_Part(name, channels, 0) for name, channels in quantized.items()]
-    everywhere = slice(0, site.channels)
+    everywhere = slice(0, target.channels)
     layers = [(edit.layer, edit.channels, 1) for edit in fold.makers]
-    layers += [(layer, everywhere, 2) for layer in site.layers]
+    layers += [(layer, everywhere, 2) for layer in target.layers]
     for layer, channels, role in layers:
         names = _constants(layer, costs, with_bias=role == 1)
         if names is None:
@@ -382,7 +386,7 @@ def _scalable_tensor(
     unknown = [member for member in members if not _has_costs(costs.get(member.name), member)]
     if unknown:
         return None
-    return _ScalableTensor(site.value.name or "", fold, tuple(members), np.zeros(site.channels, np.int64))
+    return _ScalableTensor(target.value.name or "", fold, tuple(members), np.zeros(target.channels, np.int64))
 
 
 def _has_costs(costs: Costs | None, member: _Part) -> bool:
@@ -486,12 +490,12 @@ def _scaled(source: ir.Model, powers: Mapping[str, Whole]) -> tuple[ir.Model, di
     model = source.clone()
     names = FreshNames(model)
     constants, weights = [], set[str]()
-    for site, fold in _folds(model):
-        if (site.value.name or "") not in powers:
+    for target, fold in _folds(model):
+        if (target.value.name or "") not in powers:
             continue
-        factors = within_span(np.exp2(-powers[site.value.name or ""].astype(float)), fold)
+        factors = within_span(np.exp2(-powers[target.value.name or ""].astype(float)), fold)
         constants += [constant for edit in fold.restored for constant in edit.constants]
-        for layer in site.layers:
+        for layer in target.layers:
             scaled = layer.layout.scaled(array_of(layer.weight), np.ones(layer.layout.outputs), factors)
             layer.weight.const_value = tensor_from_array(scaled, layer.weight.name or "")
             weights.add(layer.weight.name or "")

@@ -160,7 +160,7 @@ def ir_version_for(opset: int, current: int) -> int:
 def _converted(model: ir.Model, opset: int) -> ir.Model:
     """Run onnx's converter without the large weights."""
     current = model.opset_imports[""]
-    proto, taken = structure_proto(model)
+    proto, weights = structure_proto(model)
     # Below IR 4 the converter requires every initializer to be an input as well.
     proto.ir_version = max(proto.ir_version, 4)
     try:
@@ -169,7 +169,7 @@ def _converted(model: ir.Model, opset: int) -> ir.Model:
         raise ModelError(
             f"every operator must convert from opset {current} to {opset}, got: {error}; model {model.graph.name!r}"
         ) from error
-    restore_weights(result, taken)
+    restore_weights(result, weights)
     return result
 
 
@@ -213,8 +213,8 @@ def _put_back_annotations(converted: ir.Model, original: ir.Model) -> None:
     """Restore the annotations of tensors; the converter adds shapes with invented names for unknown axes."""
     annotated = {value.name: value for value in _computed_values(original)}
     for value in _computed_values(converted):
-        known = annotated.get(value.name)
-        value.shape, value.type = (None, None) if known is None else (known.shape, known.type)
+        annotation = annotated.get(value.name)
+        value.shape, value.type = (None, None) if annotation is None else (annotation.shape, annotation.type)
 
 
 def _computed_values(model: ir.Model) -> Iterator[ir.Value]:
@@ -232,9 +232,9 @@ def _name_new(converted: ir.Model, original: ir.Model) -> None:
     }
     names = FreshNames(converted)
     for node in ir.traversal.RecursiveGraphIterator(converted.graph):
-        known = [makers[value.name] for value in node.outputs if value.name in makers]
-        if not node.name and known:
-            node.name = names.node(known[0])
+        maker_names = [makers[value.name] for value in node.outputs if value.name in makers]
+        if not node.name and maker_names:
+            node.name = names.node(maker_names[0])
     for node in ir.traversal.RecursiveGraphIterator(converted.graph):
         for value in node.outputs:
             users = list(value.uses())

@@ -31,14 +31,14 @@ def _defaults(node: ir.Node) -> dict[str, int | list[int]]:
     if kernel is None:
         return {}
     axes = len(kernel)
-    found: dict[str, int | list[int]] = {"kernel_shape": kernel, "strides": [1] * axes}
+    defaults: dict[str, int | list[int]] = {"kernel_shape": kernel, "strides": [1] * axes}
     if node.attributes.get_string("auto_pad", "NOTSET") == "NOTSET" and "output_shape" not in node.attributes:
-        found["pads"] = [0] * 2 * axes
+        defaults["pads"] = [0] * 2 * axes
     if node.op_type != "AveragePool":
-        found["dilations"] = [1] * axes
+        defaults["dilations"] = [1] * axes
     if node.op_type in _GROUPED:
-        found["group"] = 1
-    return found
+        defaults["group"] = 1
+    return defaults
 
 
 def _kernel(node: ir.Node) -> list[int] | None:

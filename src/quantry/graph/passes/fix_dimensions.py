@@ -19,25 +19,27 @@ def fix_dimensions(model: ir.Model, batch: int | None, sizes: Mapping[str, int])
     Raises:
         ModelError: There is no dynamic axis of such a name.
     """
-    named = {dim.value for value in model.graph.inputs for dim in value.shape or () if isinstance(dim, ir.SymbolicDim)}
+    symbols = {
+        dim.value for value in model.graph.inputs for dim in value.shape or () if isinstance(dim, ir.SymbolicDim)
+    }
     for name in sizes:
-        if name not in named:
-            known = sorted(filter(None, named))
+        if name not in symbols:
+            symbol_names = sorted(filter(None, symbols))
             raise ModelError(
-                f"dimensions must name dynamic axes of the inputs, got {name!r}{nearest_spelling(name, known)}; the "
-                f"model has {', '.join(known) or 'none with a name'}"
+                f"dimensions must name dynamic axes of the inputs, got {name!r}{nearest_spelling(name, symbol_names)}; "
+                f"the model has {', '.join(symbol_names) or 'none with a name'}"
             )
-    wanted = dict(sizes)
+    lengths = dict(sizes)
     if batch is not None:
         first = [value.shape[0] for value in model.graph.inputs if value.shape is not None and len(value.shape)]
         # The axis has the same name elsewhere, such as in the outputs.
-        wanted |= {dim.value: batch for dim in first if isinstance(dim, ir.SymbolicDim) and dim.value}
-    fixed = sum(_fix(value, batch, wanted) for value in model.graph.inputs)
+        lengths |= {dim.value: batch for dim in first if isinstance(dim, ir.SymbolicDim) and dim.value}
+    fixed = sum(_fix(value, batch, lengths) for value in model.graph.inputs)
     if not fixed:
         return ()
     for node in model.graph:
         for value in node.outputs:
-            _fix(value, None, wanted)
+            _fix(value, None, lengths)
     return (Note.of("fixed {count} dynamic axes of the inputs", NoteKind.GRAPH, count=fixed),)
 
 
@@ -49,6 +51,6 @@ def _fix(value: ir.Value, batch: int | None, sizes: Mapping[str, int]) -> int:
     if batch is not None and not isinstance(dims[0], int):
         dims[0] = batch
     dims = [sizes.get(dim.value or "", dim) if isinstance(dim, ir.SymbolicDim) else dim for dim in dims]
-    changed = sum(isinstance(new, int) and not isinstance(old, int) for new, old in zip(dims, value.shape, strict=True))
+    count = sum(isinstance(new, int) and not isinstance(old, int) for new, old in zip(dims, value.shape, strict=True))
     value.shape = ir.Shape(dims)
-    return changed
+    return count

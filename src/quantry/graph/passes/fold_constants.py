@@ -37,16 +37,16 @@ def fold_constants(model: ir.Model, run: Runner | None = None) -> tuple[Note, ..
         run: Computes the other operators; without it they stay.
     """
     lifted = folded = 0
-    known = KnownValues()
+    sizes = KnownValues()
     for graph in model.graphs():
         for node in graph:
-            known.follow(node)
+            sizes.follow(node)
             if node.domain != "" or any(value.is_graph_output() for value in node.outputs):
                 continue
             if node.op_type == "Constant":
                 lifted += _lift(graph, node)
             elif node.op_type in _FOLDABLE:
-                folded += _fold_sizes(graph, node, known) or _fold(model, graph, node, None)
+                folded += _fold_sizes(graph, node, sizes) or _fold(model, graph, node, None)
             elif run is not None and node.op_type not in _NOT_CONSTANT:
                 folded += _fold(model, graph, node, run)
     notes = (
@@ -67,7 +67,7 @@ def _lift(graph: ir.Graph, node: ir.Node) -> bool:
 def _constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
     """Return the tensor of a Constant node, from any attribute; None for strings, sparse tensors and references."""
     # onnxruntime ignores attributes that the operator does not have.
-    attribute = next((one for one in node.attributes.values() if one.name.startswith("value")), None)
+    attribute = next((candidate for candidate in node.attributes.values() if candidate.name.startswith("value")), None)
     if attribute is None or attribute.is_ref():
         return None
     match attribute.name:
@@ -82,13 +82,13 @@ def _constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
             return None
 
 
-def _fold_sizes(graph: ir.Graph, node: ir.Node, known: KnownValues) -> bool:
+def _fold_sizes(graph: ir.Graph, node: ir.Node, sizes: KnownValues) -> bool:
     """Fold a node that selects or computes lengths of axes, if these are known even though others are not.
 
     The channels of a tensor ``(batch, 3, 32, 32)`` are constant even if its Shape is not.
     """
     output = node.outputs[0]
-    numbers = numbers_of(known.of(output))
+    numbers = numbers_of(sizes.of(output))
     if numbers is None or output.dtype not in _SIZE_TYPES or output.shape is None:
         return False
     shape = [] if len(output.shape) == 0 else [len(numbers)]
@@ -126,7 +126,8 @@ def _will_vanish(value: ir.Value) -> bool:
     """Return whether nothing reads a constant except nodes that can be folded as well."""
     readers = {use.node for use in value.uses()}
     return len(readers) == 1 or all(
-        node.op_type not in _NOT_CONSTANT and all(other is None or other.is_initializer() for other in node.inputs)
+        node.op_type not in _NOT_CONSTANT
+        and all(operand is None or operand.is_initializer() for operand in node.inputs)
         for node in readers
     )
 
@@ -143,7 +144,7 @@ def _evaluate(
     """Run one node with onnx's reference implementation, or with the given function; None if that fails."""
     proto = ir.serde.serialize_node(node)
     feeds = {name: array for name, array in zip(proto.input, inputs, strict=True) if array is not None}
-    wanted = [name for name in proto.output if name]
+    names = [name for name in proto.output if name]
     unknown = onnx.TypeProto()
     described = [
         unknown if run is None else onnx.helper.make_tensor_type_proto(_element_type(array), array.shape)
@@ -153,14 +154,14 @@ def _evaluate(
         [proto],
         "one_node",
         [onnx.helper.make_value_info(name, kind) for name, kind in zip(feeds, described, strict=True)],
-        [onnx.helper.make_value_info(name, unknown) for name in wanted],
+        [onnx.helper.make_value_info(name, unknown) for name in names],
     )
     imports = [onnx.helper.make_opsetid("", model.opset_imports[""])]
     alone = onnx.helper.make_model(graph, opset_imports=imports, ir_version=8)
     results = _reference(alone, feeds) if run is None else run(alone.SerializeToString(), feeds)
     if results is None:
         return None
-    return [tensor_from_array(np.asarray(result), name) for name, result in zip(wanted, results, strict=True)]
+    return [tensor_from_array(np.asarray(result), name) for name, result in zip(names, results, strict=True)]
 
 
 def _element_type(array: np.ndarray) -> int:

@@ -20,10 +20,10 @@ def fold_pads(model: ir.Model) -> tuple[Note, ...]:
         padding = _zeros_before(node)
         if padding is None:
             continue
-        data, before = padding
+        data, padded = padding
         attribute = node.attributes.get("pads")
-        own = [0] * len(before) if attribute is None else list(attribute.as_ints())
-        pads = [ours + theirs for ours, theirs in zip(own, before, strict=True)]
+        lengths = [0] * len(padded) if attribute is None else list(attribute.as_ints())
+        pads = [ours + theirs for ours, theirs in zip(lengths, padded, strict=True)]
         node.attributes["pads"] = ir.AttrInt64s("pads", pads)
         node.attributes.pop("auto_pad", None)
         node.replace_input_with(0, data)

@@ -75,9 +75,9 @@ def _infer(model: ir.Model, hints: frozenset[str]) -> frozenset[str]:
             if node.domain == "com.microsoft" and node.op_type in _TYPE_OF_INPUT:
                 only_annotated |= _typed_by_input(node)
             # Outputs that are omitted at the end get lost on the way.
-            for value, found in zip(node.outputs, inferred_node.outputs, strict=False):
-                value.shape = _merged_shape(found.shape, value.shape, symbols)
-                value.type = found.type or value.type
+            for value, result in zip(node.outputs, inferred_node.outputs, strict=False):
+                value.shape = _merged_shape(result.shape, value.shape, symbols)
+                value.type = result.type or value.type
     return hints | only_annotated
 
 
@@ -105,9 +105,9 @@ def _symbols(model: ir.Model, hints: frozenset[str]) -> Iterator[str]:
 
 
 def _forget_annotations(graph: onnx.GraphProto, hints: frozenset[str]) -> None:
-    kept = [info for info in graph.value_info if info.name in hints]
+    remaining = [info for info in graph.value_info if info.name in hints]
     del graph.value_info[:]
-    graph.value_info.extend(kept)
+    graph.value_info.extend(remaining)
     for output in graph.output:
         if output.name not in hints and output.type.HasField("tensor_type"):
             output.type.tensor_type.ClearField("shape")
@@ -123,7 +123,9 @@ def _merged_shape(inferred: ir.Shape | None, annotated: ir.Shape | None, symbols
         return annotated
     if annotated is None or len(annotated) != len(inferred):
         annotated = ir.Shape([None] * len(inferred))
-    return ir.Shape([_merged_dim(one, other, symbols) for one, other in zip(inferred, annotated, strict=True)])
+    return ir.Shape(
+        [_merged_dim(computed, declared, symbols) for computed, declared in zip(inferred, annotated, strict=True)]
+    )
 
 
 def _merged_dim(

@@ -42,8 +42,8 @@ def _dropout(node: ir.Node) -> bool:
     training = node.inputs[2] if len(node.inputs) > 2 else None
     if training is None:
         return True
-    known = constant_of(training)
-    return known is not None and not known.any()
+    is_training = constant_of(training)
+    return is_training is not None and not is_training.any()
 
 
 def _cast(node: ir.Node) -> bool:
@@ -67,9 +67,11 @@ def _reshape(node: ir.Node) -> bool:
         return False
     zero_copies = not int_of(node, "allowzero", 0)
     lengths = [int(length) for length in target]
-    kept = [length == dim or (length == 0 and zero_copies) for length, dim in zip(lengths, shape, strict=True)]
+    unchanged = [length == dim or (length == 0 and zero_copies) for length, dim in zip(lengths, shape, strict=True)]
     # A single inferred axis gets the remaining length, which is the length it had.
-    return all(kept) or (kept.count(False) == 1 and lengths[kept.index(False)] == -1 and 0 not in list(shape))
+    return all(unchanged) or (
+        unchanged.count(False) == 1 and lengths[unchanged.index(False)] == -1 and 0 not in list(shape)
+    )
 
 
 def _slice(node: ir.Node) -> bool:
@@ -82,8 +84,8 @@ def _slice(node: ir.Node) -> bool:
         return False
     if any(array is not None and array.shape != (starts.size,) for array in (starts, ends, axes, steps)):
         return False
-    places = range(starts.size) if axes is None else [int(axis) for axis in axes]
-    lengths = [shape[axis] if shape is not None else None for axis in places]
+    sliced_axes = range(starts.size) if axes is None else [int(axis) for axis in axes]
+    lengths = [shape[axis] if shape is not None else None for axis in sliced_axes]
     strides = np.ones_like(starts) if steps is None else steps
     return all(
         is_whole(int(start), int(end), int(step), length if isinstance(length, int) else None)

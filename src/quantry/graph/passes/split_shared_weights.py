@@ -23,13 +23,13 @@ def split_shared_weights(model: ir.Model) -> tuple[Note, ...]:
     the original; a copy is named ``<weight>_<node>`` and shares the data in memory.
     """
     names = FreshNames(model)
-    place = {node: index for index, node in enumerate(ir.traversal.RecursiveGraphIterator(model.graph))}
+    position = {node: index for index, node in enumerate(ir.traversal.RecursiveGraphIterator(model.graph))}
     copies = 0
     for graph in model.graphs():
         for value in tuple(graph.initializers.values()):
             if value.const_value is None or value.is_graph_input() or not _is_float(value):
                 continue
-            usages = sorted(value.uses(), key=lambda usage: (place[usage[0]], usage[1]))
+            usages = sorted(value.uses(), key=lambda usage: (position[usage[0]], usage[1]))
             copies += _split(graph, value, usages, names)
     return (
         (Note.of("copied {count} weights that several nodes shared", NoteKind.GRAPH, count=copies),) if copies else ()

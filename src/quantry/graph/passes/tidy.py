@@ -33,13 +33,13 @@ def name_nodes(model: ir.Model) -> tuple[Note, ...]:
     Existing unique names stay; the first of several nodes with one name keeps it. A node without a name is named after
     its operator and its place in the model, such as ``Conv_12``; the result depends only on the model.
     """
-    seen: set[str] = set()
+    used: set[str] = set()
     nameless: list[tuple[int, ir.Node]] = []
     for index, node in enumerate(ir.traversal.RecursiveGraphIterator(model.graph)):
-        if not node.name or node.name in seen:
+        if not node.name or node.name in used:
             nameless.append((index, node))
         else:
-            seen.add(node.name)
+            used.add(node.name)
     names = FreshNames(model)
     for index, node in nameless:
         node.name = names.node(f"{node.op_type}_{index}")
@@ -79,10 +79,10 @@ def inputs_without_initializers(model: ir.Model) -> tuple[Note, ...]:
     A weight that a caller may override is not constant: it could neither be folded nor quantized. An IR version below
     4 requires the old form, so it is raised.
     """
-    before = len(model.graph.inputs)
+    count = len(model.graph.inputs)
     RemoveInitializersFromInputsPass()(model)
     model.ir_version = max(model.ir_version, 4)
-    removed = before - len(model.graph.inputs)
+    removed = count - len(model.graph.inputs)
     return (Note.of("removed {count} initializers from the inputs", NoteKind.GRAPH, count=removed),) if removed else ()
 
 
@@ -90,16 +90,16 @@ def separate_outputs(model: ir.Model) -> tuple[Note, ...]:
     """Give each output that a graph lists again a copy and a name of its own: later stages know outputs by name."""
     names, copied = FreshNames(model), []
     for graph in model.graphs():
-        seen: set[ir.Value] = set()
+        visited: set[ir.Value] = set()
         for index, value in enumerate(graph.outputs):
-            if value in seen:
+            if value in visited:
                 copy = ir.node("Identity", [value], name=names.node(f"{value.name}_copy"))
                 copy.outputs[0].name = names.value(f"{value.name}_copy")
                 copy.outputs[0].type, copy.outputs[0].shape = value.type, value.shape
                 graph.append(copy)
                 graph.outputs[index] = copy.outputs[0]
                 copied.append(copy.outputs[0].name)
-            seen.add(value)
+            visited.add(value)
     message = "named {count} outputs that were listed twice: {names}"
     return (Note.of(message, count=len(copied), names=", ".join(copied)),) if copied else ()
 

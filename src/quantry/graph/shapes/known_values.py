@@ -74,30 +74,30 @@ def _count(node: ir.Node, _known: KnownValues) -> Sizes | None:
     return None if axes is None else (math.prod(axes, start=Size.of(1)),)
 
 
-def _pass_on(node: ir.Node, known: KnownValues) -> Sizes | None:
-    return known.of(node.inputs[0])
+def _pass_on(node: ir.Node, sizes: KnownValues) -> Sizes | None:
+    return sizes.of(node.inputs[0])
 
 
-def _cast(node: ir.Node, known: KnownValues) -> Sizes | None:
-    return known.of(node.inputs[0]) if int_of(node, "to", 0) in _EXACT_TYPES else None
+def _cast(node: ir.Node, sizes: KnownValues) -> Sizes | None:
+    return sizes.of(node.inputs[0]) if int_of(node, "to", 0) in _EXACT_TYPES else None
 
 
-def _concat(node: ir.Node, known: KnownValues) -> Sizes | None:
-    parts = [known.of(value) for value in node.inputs]
-    return None if None in parts else tuple(size for part in parts if part is not None for size in part)
+def _concat(node: ir.Node, sizes: KnownValues) -> Sizes | None:
+    operands = [sizes.of(value) for value in node.inputs]
+    return None if None in operands else tuple(size for operand in operands if operand is not None for size in operand)
 
 
-def _gather(node: ir.Node, known: KnownValues) -> Sizes | None:
-    elements, indices = known.of(node.inputs[0]), numbers_of(known.of(node.inputs[1]))
+def _gather(node: ir.Node, sizes: KnownValues) -> Sizes | None:
+    elements, indices = sizes.of(node.inputs[0]), numbers_of(sizes.of(node.inputs[1]))
     if elements is None or indices is None or not all(-len(elements) <= index < len(elements) for index in indices):
         return None
     return tuple(elements[index] for index in indices)
 
 
-def _slice(node: ir.Node, known: KnownValues) -> Sizes | None:
-    elements = known.of(node.inputs[0])
-    steps = numbers_of(known.of(node.inputs[4])) if len(node.inputs) > 4 else [1]
-    starts, ends = numbers_of(known.of(node.inputs[1])), numbers_of(known.of(node.inputs[2]))
+def _slice(node: ir.Node, sizes: KnownValues) -> Sizes | None:
+    elements = sizes.of(node.inputs[0])
+    steps = numbers_of(sizes.of(node.inputs[4])) if len(node.inputs) > 4 else [1]
+    starts, ends = numbers_of(sizes.of(node.inputs[1])), numbers_of(sizes.of(node.inputs[2]))
     if elements is None or starts is None or ends is None or steps is None:
         return None
     # A slice of a shape has one axis; ends beyond the tensor are clipped as in Python.
@@ -106,19 +106,19 @@ def _slice(node: ir.Node, known: KnownValues) -> Sizes | None:
 
 
 def _pairwise(combine: Callable[[Size, Size], Size | None]) -> Callable[[ir.Node, KnownValues], Sizes | None]:
-    def rule(node: ir.Node, known: KnownValues) -> Sizes | None:
-        one, other = known.of(node.inputs[0]), known.of(node.inputs[1])
-        if one is None or other is None or (len(one) != len(other) and 1 not in (len(one), len(other))):
+    def rule(node: ir.Node, sizes: KnownValues) -> Sizes | None:
+        first, second = sizes.of(node.inputs[0]), sizes.of(node.inputs[1])
+        if first is None or second is None or (len(first) != len(second) and 1 not in (len(first), len(second))):
             return None
-        pairs = np.broadcast(np.array(one, object), np.array(other, object))
+        pairs = np.broadcast(np.array(first, object), np.array(second, object))
         results = [combine(a, b) for a, b in pairs]
         return None if None in results else tuple(result for result in results if result is not None)
 
     return rule
 
 
-def _product(node: ir.Node, known: KnownValues) -> Sizes | None:
-    elements = known.of(node.inputs[0])
+def _product(node: ir.Node, sizes: KnownValues) -> Sizes | None:
+    elements = sizes.of(node.inputs[0])
     return None if elements is None else (math.prod(elements, start=Size.of(1)),)
 
 

@@ -39,21 +39,21 @@ class Size:
         total: Counter[_Monomial] = Counter()
         for monomial, coefficient in terms:
             total[monomial] += coefficient
-        kept = ((monomial, coefficient) for monomial, coefficient in total.items() if coefficient)
-        return cls(tuple(sorted(kept, key=lambda term: (-len(term[0]), term[0]))))
+        nonzero = ((monomial, coefficient) for monomial, coefficient in total.items() if coefficient)
+        return cls(tuple(sorted(nonzero, key=lambda term: (-len(term[0]), term[0]))))
 
-    def __add__(self, other: Self) -> Self:
-        return self._collect([*self.terms, *other.terms])
+    def __add__(self, addend: Self) -> Self:
+        return self._collect([*self.terms, *addend.terms])
 
     def __neg__(self) -> Self:
         return self._collect([(monomial, -coefficient) for monomial, coefficient in self.terms])
 
-    def __sub__(self, other: Self) -> Self:
-        return self + -other
+    def __sub__(self, subtrahend: Self) -> Self:
+        return self + -subtrahend
 
-    def __mul__(self, other: Self) -> Self:
+    def __mul__(self, factor: Self) -> Self:
         return self._collect(
-            [(tuple(sorted(one + another)), a * b) for one, a in self.terms for another, b in other.terms]
+            [(tuple(sorted(monomial + another)), a * b) for monomial, a in self.terms for another, b in factor.terms]
         )
 
     def divided_by(self, divisor: Self) -> Self | None:
@@ -70,8 +70,8 @@ class Size:
         """The length if it is a number, else None."""
         if not self.terms:
             return 0
-        (monomial, coefficient), *rest = self.terms
-        return coefficient if not monomial and not rest else None
+        (monomial, coefficient), *higher = self.terms
+        return coefficient if not monomial and not higher else None
 
     @classmethod
     def open(cls, tensor: str, axis: int) -> Self:
@@ -89,8 +89,8 @@ class Size:
 
 
 def _parse_term(text: str) -> tuple[_Monomial, int]:
-    first, *rest = text.split("*")
-    coefficient, names = (int(first), rest) if first.lstrip("-").isdigit() else (1, [first, *rest])
+    first, *factors = text.split("*")
+    coefficient, names = (int(first), factors) if first.lstrip("-").isdigit() else (1, [first, *factors])
     if not all(name.isidentifier() for name in names):
         raise ValueError(text)
     return tuple(sorted(names)), coefficient
@@ -102,8 +102,8 @@ def _write_term(monomial: _Monomial, coefficient: int) -> str:
 
 
 def _divide_term(monomial: _Monomial, coefficient: int, names: _Monomial, factor: int) -> tuple[_Monomial, int] | None:
-    left = Counter(monomial)
-    left.subtract(names)
-    if coefficient % factor or min(left.values(), default=0) < 0:
+    remaining = Counter(monomial)
+    remaining.subtract(names)
+    if coefficient % factor or min(remaining.values(), default=0) < 0:
         return None
-    return tuple(sorted(left.elements())), coefficient // factor
+    return tuple(sorted(remaining.elements())), coefficient // factor

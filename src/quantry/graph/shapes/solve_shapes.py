@@ -37,8 +37,8 @@ def inferred_shapes(node: ir.Node, opset: int) -> list[ir.Shape | None]:
         )
     except (onnx.shape_inference.InferenceError, onnx.defs.SchemaError, RuntimeError, ValueError):
         return nothing
-    found = [types.get(output.name) for output in node.outputs]
-    return [None if proto is None else ir.serde.deserialize_type_proto_for_shape(proto) for proto in found]
+    shapes = [types.get(output.name) for output in node.outputs]
+    return [None if proto is None else ir.serde.deserialize_type_proto_for_shape(proto) for proto in shapes]
 
 
 def _small_constant(value: ir.Value) -> ir.TensorProtocol | None:
@@ -52,20 +52,20 @@ def solve_shapes(model: ir.Model) -> frozenset[str]:
     Returns:
         Names of the tensors whose shapes became more precise.
     """
-    known = KnownValues()
+    sizes = KnownValues()
     solved: set[str] = set()
     for graph in model.graphs():
         for node in graph:
             if not all(_is_complete(output.shape) for output in node.outputs):
-                solved.update(_solve(node, known, solved, model.opset_imports[""]))
-            known.follow(node)
+                solved.update(_solve(node, sizes, solved, model.opset_imports[""]))
+            sizes.follow(node)
     return frozenset(solved)
 
 
-def _solve(node: ir.Node, known: KnownValues, solved: Set[str], opset: int) -> Iterator[str]:
+def _solve(node: ir.Node, known_sizes: KnownValues, solved: Set[str], opset: int) -> Iterator[str]:
     """Yield the names of a node's outputs whose shapes became more precise."""
     rule = _RULES.get(node.op_type) if node.domain == "" else None
-    sizes = rule(node, known) if rule is not None else None
+    sizes = rule(node, known_sizes) if rule is not None else None
     shapes: Sequence[ir.Shape | None] = ()
     if sizes is not None:
         shapes = (ir.Shape([size.as_dim() for size in sizes]),)
@@ -82,18 +82,18 @@ def _is_complete(shape: ir.Shape | None) -> bool:
     return shape is not None and not any(isinstance(dim, ir.SymbolicDim) and dim.value is None for dim in shape)
 
 
-def _filled(shape: ir.Shape | None, found: ir.Shape) -> ir.Shape | None:
+def _filled(shape: ir.Shape | None, inferred: ir.Shape) -> ir.Shape | None:
     """Return a shape with its unknown axes filled in; None if the two contradict each other."""
     if shape is None:
-        return found
-    if len(shape) != len(found):
+        return inferred
+    if len(shape) != len(inferred):
         return None
-    pairs = zip(shape, found, strict=True)
+    pairs = zip(shape, inferred, strict=True)
     return ir.Shape([new if isinstance(old, ir.SymbolicDim) and old.value is None else old for old, new in pairs])
 
 
-def _reshape(node: ir.Node, known: KnownValues) -> Sizes | None:
-    target, source = known.of(node.inputs[1]), axes_of(node.inputs[0])
+def _reshape(node: ir.Node, sizes: KnownValues) -> Sizes | None:
+    target, source = sizes.of(node.inputs[1]), axes_of(node.inputs[0])
     if target is None:
         return None
     numbers = [size.number for size in target]
@@ -105,45 +105,45 @@ def _reshape(node: ir.Node, known: KnownValues) -> Sizes | None:
         return target
     if source is None:
         return None
-    others = _product([size for size in target if size.number != -1])
-    rest = _product(source).divided_by(others) if others.terms else None
-    return None if rest is None else tuple(rest if size.number == -1 else size for size in target)
+    explicit = _product([size for size in target if size.number != -1])
+    remainder = _product(source).divided_by(explicit) if explicit.terms else None
+    return None if remainder is None else tuple(remainder if size.number == -1 else size for size in target)
 
 
-def _constant_of_shape(node: ir.Node, known: KnownValues) -> Sizes | None:
-    return known.of(node.inputs[0])
+def _constant_of_shape(node: ir.Node, sizes: KnownValues) -> Sizes | None:
+    return sizes.of(node.inputs[0])
 
 
-def _expand(node: ir.Node, known: KnownValues) -> Sizes | None:
-    target, source = known.of(node.inputs[1]), axes_of(node.inputs[0])
+def _expand(node: ir.Node, known_sizes: KnownValues) -> Sizes | None:
+    target, source = known_sizes.of(node.inputs[1]), axes_of(node.inputs[0])
     if target is None or source is None:
         return None
     rank = max(len(target), len(source))
-    one = Size.of(1)
-    pairs = zip((one,) * (rank - len(target)) + target, (one,) * (rank - len(source)) + source, strict=True)
-    sizes = [b if a in (one, b) else a if b == one else None for a, b in pairs]
+    unit = Size.of(1)
+    pairs = zip((unit,) * (rank - len(target)) + target, (unit,) * (rank - len(source)) + source, strict=True)
+    sizes = [b if a in (unit, b) else a if b == unit else None for a, b in pairs]
     return None if None in sizes else tuple(size for size in sizes if size is not None)
 
 
-def _tile(node: ir.Node, known: KnownValues) -> Sizes | None:
-    repeats, source = known.of(node.inputs[1]), axes_of(node.inputs[0])
+def _tile(node: ir.Node, sizes: KnownValues) -> Sizes | None:
+    repeats, source = sizes.of(node.inputs[1]), axes_of(node.inputs[0])
     if repeats is None or source is None or len(repeats) != len(source):
         return None
     return tuple(size * times for size, times in zip(source, repeats, strict=True))
 
 
-def _range(node: ir.Node, known: KnownValues) -> Sizes | None:
-    start, limit, delta = (known.of(value) for value in node.inputs)
+def _range(node: ir.Node, sizes: KnownValues) -> Sizes | None:
+    start, limit, delta = (sizes.of(value) for value in node.inputs)
     return (limit[0] - start[0],) if start and limit and delta == (Size.of(1),) else None
 
 
 def _concat(node: ir.Node, _known: KnownValues) -> Sizes | None:
-    parts = [axes_of(value) for value in node.inputs]
-    complete = [part for part in parts if part is not None]
-    if not complete or len(complete) != len(parts):
+    operands = [axes_of(value) for value in node.inputs]
+    complete = [operand for operand in operands if operand is not None]
+    if not complete or len(complete) != len(operands):
         return None
     axis = int_of(node, "axis", 0) % len(complete[0])
-    joined = sum((part[axis] for part in complete), start=Size.of(0))
+    joined = sum((operand[axis] for operand in complete), start=Size.of(0))
     return (*complete[0][:axis], joined, *complete[0][axis + 1 :])
 
 
@@ -156,15 +156,15 @@ def _flatten(node: ir.Node, _known: KnownValues) -> Sizes | None:
     return _product(source[:axis]), _product(source[axis:])
 
 
-def _pad(node: ir.Node, known: KnownValues) -> Sizes | None:
-    pads, source = known.of(node.inputs[1]), axes_of(node.inputs[0])
+def _pad(node: ir.Node, sizes: KnownValues) -> Sizes | None:
+    pads, source = sizes.of(node.inputs[1]), axes_of(node.inputs[0])
     if pads is None or source is None or len(pads) != 2 * len(source):
         return None
     return tuple(size + pads[axis] + pads[axis + len(source)] for axis, size in enumerate(source))
 
 
-def _resize(node: ir.Node, known: KnownValues) -> Sizes | None:
-    target = known.of(node.inputs[3]) if len(node.inputs) > 3 else None
+def _resize(node: ir.Node, sizes: KnownValues) -> Sizes | None:
+    target = sizes.of(node.inputs[3]) if len(node.inputs) > 3 else None
     source = axes_of(node.inputs[0])
     # With a policy or with axes, the sizes are not the shape of the result.
     modified = "axes" in node.attributes or "keep_aspect_ratio_policy" in node.attributes
@@ -188,18 +188,18 @@ def _scaled(node: ir.Node, source: Sizes) -> Sizes | None:
     )
 
 
-def _slice(node: ir.Node, known: KnownValues) -> Sizes | None:
+def _slice(node: ir.Node, sizes: KnownValues) -> Sizes | None:
     """Slices from the first to the last element keep the length; ONNX's rules handle the others."""
     source = axes_of(node.inputs[0])
-    starts, ends = (numbers_of(known.of(value)) for value in node.inputs[1:3])
+    starts, ends = (numbers_of(sizes.of(value)) for value in node.inputs[1:3])
     if source is None or starts is None or ends is None:
         return None
     axes = (
-        numbers_of(known.of(node.inputs[3]))
+        numbers_of(sizes.of(node.inputs[3]))
         if len(node.inputs) > 3 and node.inputs[3] is not None
         else range(len(starts))
     )
-    steps = numbers_of(known.of(node.inputs[4])) if len(node.inputs) > 4 else [1] * len(starts)
+    steps = numbers_of(sizes.of(node.inputs[4])) if len(node.inputs) > 4 else [1] * len(starts)
     if axes is None or steps is None:
         return None
     cut = {

@@ -17,15 +17,15 @@ class MatMulRule:
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
         """Quantize both operands and the output."""
-        left, right = node.inputs
-        if is_constant(right):
-            assert right is not None
-            rank = len(right.shape) if right.shape is not None else 0
+        first, second = node.inputs
+        if is_constant(second):
+            assert second is not None
+            rank = len(second.shape) if second.shape is not None else 0
             # The integer kernel of onnxruntime takes scales per channel for one matrix, not for a stack of them.
             return Annotation(activations=(0,), weight=1, weight_axis=1 if rank == 2 else None)
         if options.constant_right_operand_only:
             return Declined("its right operand is computed at run time and constant_right_operand_only is set")
-        if is_constant(left):
+        if is_constant(first):
             # The rows of a constant left operand are no output channels, so it has a single scale.
             return Annotation(activations=(1,), weight=0)
         return Annotation(activations=(0, 1))

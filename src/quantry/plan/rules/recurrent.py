@@ -20,10 +20,10 @@ class RecurrentRule:
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
         """Quantize the weights of the input and of the state."""
-        first, *others = [index for index in (1, 2) if is_constant(input_at(node, index))] or (None,)
+        first, *further = [index for index in (1, 2) if is_constant(input_at(node, index))] or (None,)
         if first is None:
             return Declined("its weights are computed, and its state stays inside where no Q/DQ pair can be placed")
-        return Annotation((), weight=first, weight_axis=1, other_weights=tuple(others), output=None)
+        return Annotation((), weight=first, weight_axis=1, other_weights=tuple(further), output=None)
 
 
 @dataclass(frozen=True)

@@ -66,15 +66,15 @@ class ScaleConstant:
 
     def apply(self, factors: np.ndarray) -> None:
         """Edit the constant; a single number becomes one value per channel."""
-        part = factors[self.channels]
+        divisors = factors[self.channels]
         array = array_of(self.value).astype(np.float64)
         shape = [1] * max(array.ndim, self.from_end)
-        shape[-self.from_end] = len(part)
-        store_array(self.value, (array / part.reshape(shape)).astype(np.float32))
+        shape[-self.from_end] = len(divisors)
+        store_array(self.value, (array / divisors.reshape(shape)).astype(np.float32))
 
 
 @dataclass(frozen=True, eq=False)
-class Restore:
+class CompensatingMul:
     """Multiply a tensor with the factors again for those of its readers that must not see it divided."""
 
     value: ir.Value
@@ -94,16 +94,16 @@ class Restore:
 
     def apply(self, factors: np.ndarray, names: FreshNames) -> None:
         """Insert a multiplication, or put the factors into those that are already there."""
-        part = factors[self.channels]
+        multipliers = factors[self.channels]
         plain = []
         for node, constant in self._readers():
             if constant is None:
                 plain.append(node)
                 continue
             array = array_of(constant)
-            store_array(constant, (array * part.reshape(array.shape)).astype(array.dtype))
+            store_array(constant, (array * multipliers.reshape(array.shape)).astype(array.dtype))
         if plain:
-            insert_product(self.value, plain, part, self.axis, names)
+            insert_product(self.value, plain, multipliers, self.axis, names)
 
     def _readers(self) -> list[tuple[ir.Node, ir.Value | None]]:
         nodes = [node for node in readers_of(self.value) if node not in self.kept]
@@ -113,14 +113,14 @@ class Restore:
         """Return the constant with one value per channel that a node multiplies with, or None."""
         if node.op_type != "Mul" or node.domain != "":
             return None
-        other = next((operand for operand in node.inputs if operand is not self.value), None)
-        if other is None or not is_own(other):
+        factor = next((operand for operand in node.inputs if operand is not self.value), None)
+        if factor is None or not is_own(factor):
             return None
-        shape = array_of(other).shape
+        shape = array_of(factor).shape
         count = self.channels.stop - self.channels.start
         rank = len(self.value.shape) if self.value.shape is not None else 0
-        fits = len(shape) == rank and shape[self.axis] == count == array_of(other).size
-        return other if fits else None
+        fits = len(shape) == rank and shape[self.axis] == count == array_of(factor).size
+        return factor if fits else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,11 +136,11 @@ class WithinBound:
     channels: slice
 
 
-Edit = ScaleLayer | ScaleConstant | Restore | WithinBound
+Edit = ScaleLayer | ScaleConstant | CompensatingMul | WithinBound
 
 
 @dataclass(frozen=True, eq=False)
-class Fold:
+class FactorAbsorption:
     """The edits that divide the channels of a tensor.
 
     Attributes:
@@ -155,9 +155,9 @@ class Fold:
         return sum(edit.inserts for edit in self.restored)
 
     @property
-    def restored(self) -> tuple[Restore, ...]:
+    def restored(self) -> tuple[CompensatingMul, ...]:
         """Edits that give readers their old values back by a multiplication."""
-        return tuple(edit for edit in self.edits if isinstance(edit, Restore))
+        return tuple(edit for edit in self.edits if isinstance(edit, CompensatingMul))
 
     @property
     def rounded(self) -> tuple[ScaleConstant, ...]:
@@ -177,7 +177,7 @@ class Fold:
     def apply(self, factors: np.ndarray, names: FreshNames) -> None:
         """Divide by one factor per channel."""
         for edit in self.edits:
-            if isinstance(edit, Restore):
+            if isinstance(edit, CompensatingMul):
                 edit.apply(factors, names)
             elif not isinstance(edit, WithinBound):
                 edit.apply(factors)
@@ -202,9 +202,9 @@ class _ChannelRange:
         return int(self.channels.stop - self.channels.start)
 
 
-def find_fold(
+def absorb_factors(
     value: ir.Value, readers: Collection[ir.Node], axis: int, count: int, *, bounded: bool = False
-) -> Fold | str:
+) -> FactorAbsorption | str:
     """Return how to divide a tensor channel by channel for some of its readers, or why that is not possible.
 
     Args:
@@ -212,12 +212,12 @@ def find_fold(
         readers: The nodes that read it divided.
         axis: Its channel axis.
         count: Number of channels.
-        bounded: Whether factors may be limited by `Fold.bounds`, for which the caller must know the largest values.
+        bounded: Whether `FactorAbsorption.bounds` may limit factors, for which the caller must know the largest values.
     """
     if value.shape is None:
         return "the rank of its input is not known"
-    part = _ChannelRange(axis, len(value.shape), slice(0, count), bounded=bounded)
-    return _fold(value, frozenset(readers), part)
+    channels = _ChannelRange(axis, len(value.shape), slice(0, count), bounded=bounded)
+    return _fold(value, frozenset(readers), channels)
 
 
 def readers_of(value: ir.Value) -> list[ir.Node]:
@@ -243,8 +243,8 @@ def insert_product(
     constant = new_initializer(names.value(f"{value.name}_factors"), factors.astype(np.float32).reshape(shape))
     output = ir.Value(name=names.value(f"{value.name}_scaled"), type=value.type, shape=value.shape)
     node = ir.Node("", "Mul", [value, constant], outputs=[output], name=names.node(f"{value.name}_scale"))
-    wanted = frozenset(readers)
-    uses = [use for use in value.uses() if use.node in wanted and use.node is not node]
+    selected = frozenset(readers)
+    uses = [use for use in value.uses() if use.node in selected and use.node is not node]
     graph = uses[0].node.graph
     assert isinstance(graph, ir.Graph)
     graph.register_initializer(constant)
@@ -258,143 +258,158 @@ def insert_product(
         use.node.replace_input_with(use.idx, output)
 
 
-def _fold(value: ir.Value, readers: frozenset[ir.Node], part: _ChannelRange) -> Fold | str:
+def _fold(value: ir.Value, readers: frozenset[ir.Node], channels: _ChannelRange) -> FactorAbsorption | str:
     producer = value.producer()
     if producer is None:
         return "it reads an input of the model"
-    if value.is_graph_output() or part.depth > _DEEPEST:
+    if value.is_graph_output() or channels.depth > _DEEPEST:
         return (
             "its input is an output of the model"
             if value.is_graph_output()
             else "the operators that compute its input are too many"
         )
-    others = [node for node in readers_of(value) if node not in readers]
-    if any(other.graph is not producer.graph for other in others):
+    unscaled = [node for node in readers_of(value) if node not in readers]
+    if any(reader.graph is not producer.graph for reader in unscaled):
         return "its input is read inside a subgraph"
-    found = _fold_producer(value, producer, replace(part, depth=part.depth + 1))
-    if isinstance(found, str) or not others:
-        return found
-    return Fold((*found.edits, Restore(value, part.axis, readers, part.channels)))
+    fold = _fold_producer(value, producer, replace(channels, depth=channels.depth + 1))
+    if isinstance(fold, str) or not unscaled:
+        return fold
+    return FactorAbsorption((*fold.edits, CompensatingMul(value, channels.axis, readers, channels.channels)))
 
 
-def _fold_producer(value: ir.Value, producer: ir.Node, part: _ChannelRange) -> Fold | str:
+def _fold_producer(value: ir.Value, producer: ir.Node, channels: _ChannelRange) -> FactorAbsorption | str:
     layer = layer_of(value)
     if layer is not None:
-        fits = layer.output_axis == part.axis and layer.layout.outputs == part.count
-        return Fold((ScaleLayer(layer, part.channels),)) if fits else f"{producer.op_type} counts other channels"
+        fits = layer.output_axis == channels.axis and layer.layout.outputs == channels.count
+        return (
+            FactorAbsorption((ScaleLayer(layer, channels.channels),))
+            if fits
+            else f"{producer.op_type} counts other channels"
+        )
     normalized = normalization(producer)
     if isinstance(normalized, str) or (normalized is not None and value is normalized.result):
-        return normalized if isinstance(normalized, str) else _fold_normalization(normalized, part)
+        return normalized if isinstance(normalized, str) else _fold_normalization(normalized, channels)
     if producer.domain != "":
         return f"{producer.op_type} combines or moves channels"
     if producer.op_type in _FOLDS:
-        return _FOLDS[producer.op_type](producer, part)
+        return _FOLDS[producer.op_type](producer, channels)
     bounds = bounds_of(producer)
-    if part.bounded and bounds is not None and producer.op_type == "Clip" and bounds[0] == 0 < bounds[1] < math.inf:
-        return _fold_clip(producer, bounds[1], part)
+    if channels.bounded and bounds is not None and producer.op_type == "Clip" and bounds[0] == 0 < bounds[1] < math.inf:
+        return _fold_clip(producer, bounds[1], channels)
     if producer.op_type not in ("Pad", "MaxPool"):
-        part = replace(part, bounded=False)
-    passed = propagate_factor(producer, ChannelAxis(part.axis))
+        channels = replace(channels, bounded=False)
+    passed = propagate_factor(producer, ChannelAxis(channels.axis))
     source = producer.inputs[0]
-    if passed != ChannelAxis(part.axis) or source is None or source.shape is None or len(source.shape) != part.rank:
+    if (
+        passed != ChannelAxis(channels.axis)
+        or source is None
+        or source.shape is None
+        or len(source.shape) != channels.rank
+    ):
         return passed if isinstance(passed, str) else f"{producer.op_type} combines or moves channels"
-    return _fold(source, frozenset([producer]), part)
+    return _fold(source, frozenset([producer]), channels)
 
 
-def _fold_clip(node: ir.Node, bound: float, part: _ChannelRange) -> Fold | str:
+def _fold_clip(node: ir.Node, bound: float, channels: _ChannelRange) -> FactorAbsorption | str:
     """Divide what a Clip reads, within its bound."""
     source = node.inputs[0]
     assert source is not None
-    fold = _fold(source, frozenset([node]), replace(part, bounded=False))
-    return fold if isinstance(fold, str) else Fold((*fold.edits, WithinBound(bound, part.channels)))
+    fold = _fold(source, frozenset([node]), replace(channels, bounded=False))
+    return fold if isinstance(fold, str) else FactorAbsorption((*fold.edits, WithinBound(bound, channels.channels)))
 
 
-def _fold_normalization(normalized: Normalization, part: _ChannelRange) -> Fold | str:
+def _fold_normalization(normalized: Normalization, channels: _ChannelRange) -> FactorAbsorption | str:
     """Divide what a normalization returns; the sum that a `Skip` operator returns as well is not changed."""
     constants = normalized.constants
-    last = part.axis == part.rank - 1
-    if not last or not all(is_own(value) and array_of(value).size == part.count for value in constants):
+    last = channels.axis == channels.rank - 1
+    if not last or not all(is_own(value) and array_of(value).size == channels.count for value in constants):
         return f"{normalized.node.op_type} has no constants of its own with one value per channel"
-    return Fold(tuple(ScaleConstant(value, 1, part.channels) for value in constants))
+    return FactorAbsorption(tuple(ScaleConstant(value, 1, channels.channels) for value in constants))
 
 
-def _constant_operand(node: ir.Node, value: ir.Value | None, part: _ChannelRange) -> ScaleConstant | None:
+def _constant_operand(node: ir.Node, value: ir.Value | None, channels: _ChannelRange) -> ScaleConstant | None:
     """Return a constant with one value per channel, or one for all, that has no other reader."""
     if value is None or not is_own(value):
         return None
-    from_end = part.rank - part.axis
+    from_end = channels.rank - channels.axis
     shape = array_of(value).shape
-    if len(shape) > part.rank:
+    if len(shape) > channels.rank:
         return None
-    if len(shape) >= from_end and shape[-from_end] not in (1, part.count):
+    if len(shape) >= from_end and shape[-from_end] not in (1, channels.count):
         return None
-    return ScaleConstant(value, from_end, part.channels, node)
+    return ScaleConstant(value, from_end, channels.channels, node)
 
 
-def _fold_product(node: ir.Node, part: _ChannelRange) -> Fold | str:
+def _fold_product(node: ir.Node, channels: _ChannelRange) -> FactorAbsorption | str:
     """Divide one operand, if possible a computed one that needs no multiplication."""
-    part = replace(part, bounded=False)
-    for value, other in (node.inputs, node.inputs[::-1]):
-        constant = _constant_operand(node, value, part)
+    channels = replace(channels, bounded=False)
+    for value, computed in (node.inputs, node.inputs[::-1]):
+        constant = _constant_operand(node, value, channels)
         if constant is None:
             continue
         # Divided, the constant needs one scale for very different channels. So it stays as it is if the other operand
         # can be divided; for an NPU it may even be a part of that operand.
-        found = "" if other is None else _operand_fold(other, node, part)
-        return found if isinstance(found, Fold) and not found.products else Fold((constant,))
+        absorption = "" if computed is None else _operand_fold(computed, node, channels)
+        is_free = isinstance(absorption, FactorAbsorption) and not absorption.products
+        return absorption if is_free else FactorAbsorption((constant,))
     first, second = node.inputs
     if first is None or second is None or first is second:
         return "Mul combines channels"
-    tried = [_operand_fold(value, node, part) for value in (first, second)]
-    folds = [fold for fold in tried if isinstance(fold, Fold)]
+    tried = [_operand_fold(value, node, channels) for value in (first, second)]
+    folds = [fold for fold in tried if isinstance(fold, FactorAbsorption)]
     if not folds:
         return next(reason for reason in tried if isinstance(reason, str))
     # Every multiplication costs time in the deployed model.
     return min(folds, key=lambda fold: fold.products)
 
 
-def _operand_fold(value: ir.Value, node: ir.Node, part: _ChannelRange) -> Fold | str:
-    if value.shape is None or len(value.shape) != part.rank or value.shape[part.axis] != part.count:
+def _operand_fold(value: ir.Value, node: ir.Node, channels: _ChannelRange) -> FactorAbsorption | str:
+    if value.shape is None or len(value.shape) != channels.rank or value.shape[channels.axis] != channels.count:
         return "Mul broadcasts an operand over the channels"
-    return _fold(value, frozenset([node]), part)
+    return _fold(value, frozenset([node]), channels)
 
 
-def _fold_sum(node: ir.Node, part: _ChannelRange) -> Fold | str:
+def _fold_sum(node: ir.Node, channels: _ChannelRange) -> FactorAbsorption | str:
     """Divide a computed operand and a constant one; two computed operands would both have to be divided."""
-    part = replace(part, bounded=False)
-    for constant, other in (node.inputs, node.inputs[::-1]):
-        edit = _constant_operand(node, constant, part)
-        if edit is not None and other is not None and other.shape is not None and len(other.shape) == part.rank:
-            found = _fold(other, frozenset([node]), part)
-            return found if isinstance(found, str) else Fold((edit, *found.edits))
+    channels = replace(channels, bounded=False)
+    for constant, computed in (node.inputs, node.inputs[::-1]):
+        edit = _constant_operand(node, constant, channels)
+        if (
+            edit is not None
+            and computed is not None
+            and computed.shape is not None
+            and len(computed.shape) == channels.rank
+        ):
+            fold = _fold(computed, frozenset([node]), channels)
+            return fold if isinstance(fold, str) else FactorAbsorption((edit, *fold.edits))
     return f"{node.op_type} combines two computed tensors"
 
 
-def _fold_join(node: ir.Node, whole: _ChannelRange) -> Fold | str:
-    axis = node.attributes["axis"].as_int() % whole.rank
-    if axis != whole.axis:
+def _fold_join(node: ir.Node, joined: _ChannelRange) -> FactorAbsorption | str:
+    axis = node.attributes["axis"].as_int() % joined.rank
+    if axis != joined.axis:
         return "Concat joins along another axis than that of the channels"
     edits: list[Edit] = []
-    start = whole.channels.start
+    start = joined.channels.start
     for value in node.inputs:
         length = None if value is None or value.shape is None else value.shape[axis]
         if value is None or not isinstance(length, int):
             return "the parts of Concat are not known"
-        part = replace(whole, channels=slice(start, start + length))
-        found = _fold(value, frozenset([node]), part)
-        if isinstance(found, str):
-            return found
-        edits += found.edits
-        start = part.channels.stop
+        channels = replace(joined, channels=slice(start, start + length))
+        fold = _fold(value, frozenset([node]), channels)
+        if isinstance(fold, str):
+            return fold
+        edits += fold.edits
+        start = channels.channels.stop
     changes = [edit for edit in edits if not isinstance(edit, WithinBound)]
     edited = [edit.layer.weight if isinstance(edit, ScaleLayer) else edit.value for edit in changes]
     # Its channels would be divided by two different sets of factors.
     if len(set(edited)) < len(edited):
         return "Concat joins the same tensor twice"
-    return Fold(tuple(edits))
+    return FactorAbsorption(tuple(edits))
 
 
-_FOLDS: dict[str, Callable[[ir.Node, _ChannelRange], Fold | str]] = {
+_FOLDS: dict[str, Callable[[ir.Node, _ChannelRange], FactorAbsorption | str]] = {
     "Mul": _fold_product,
     "Add": _fold_sum,
     "Sub": _fold_sum,

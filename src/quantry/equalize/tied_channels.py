@@ -62,7 +62,7 @@ class Reader:
 
 
 @dataclass(frozen=True, eq=False)
-class ChannelClass:
+class TiedChannels:
     """Everything that must agree on the order of some channels.
 
     Attributes:
@@ -83,14 +83,14 @@ def linear_layers(model: ir.Model) -> Layers:
     return {node: linear_layer(node) for node in model.graph if node.op_type in LINEAR and node.domain == ""}
 
 
-def channel_class(layer: LinearLayer, layers: Layers) -> ChannelClass | str:
+def tied_channels(layer: LinearLayer, layers: Layers) -> TiedChannels | str:
     """Return the class of a layer's output channels, or why they cannot be reordered.
 
     Args:
         layer: The layer.
         layers: All linear nodes of the model.
     """
-    results = {found.output: found for found in layers.values() if isinstance(found, LinearLayer)}
+    results = {result.output: result for result in layers.values() if isinstance(result, LinearLayer)}
     walk = _Walk(layer, layers, results)
     reason = walk.run()
     if reason:
@@ -99,7 +99,7 @@ def channel_class(layer: LinearLayer, layers: Layers) -> ChannelClass | str:
         return "no layer reads its result"
     makers = tuple(walk.makers[node] for node in layers if node in walk.makers)
     carriers = tuple(walk.carriers[node] for node in layers if node in walk.carriers)
-    return ChannelClass(layer.layout.outputs, makers, carriers, tuple(walk.readers))
+    return TiedChannels(layer.layout.outputs, makers, carriers, tuple(walk.readers))
 
 
 @dataclass
@@ -138,16 +138,16 @@ class _Walk:
     def _whole(self, value: ir.Value, position: ChannelPosition) -> bool:
         """Whether a tensor has these channels and no others on their axis."""
         shape = value.shape
-        known = shape is not None and position.axis < len(shape) and shape[position.axis] == self.start.layout.outputs
-        return known and position.start == 0 and not position.flattened
+        is_full = shape is not None and position.axis < len(shape) and shape[position.axis] == self.start.layout.outputs
+        return is_full and position.start == 0 and not position.flattened
 
     def _visit_producer(self, value: ir.Value, position: ChannelPosition) -> str:
         """Add what computes a tensor to the class."""
-        made = self.results.get(value)
+        layer = self.results.get(value)
         node = value.producer()
         assert node is not None
-        if made is not None:
-            return self._made(made, position)
+        if layer is not None:
+            return self._made(layer, position)
         if node.graph is not self.start.node.graph:
             return "its channels come from another graph"
         if node.op_type in _COMBINATIONS:
@@ -158,7 +158,7 @@ class _Walk:
         if node.op_type in FUNCTIONS or (node.op_type in _SAME_PLACE and self._whole(value, position)):
             return self._reach(source, position)
         # The walk reached this tensor from an input of the node, so the node is part of the class already.
-        if any(part in self.positions for part in node.inputs if part is not None):
+        if any(operand in self.positions for operand in node.inputs if operand is not None):
             return ""
         return f"{node.op_type} computes or moves its channels"
 
@@ -248,19 +248,20 @@ class _Walk:
         rank = 0 if output.shape is None else len(output.shape)
         if not rank or node.attributes["axis"].as_int() % rank != position.axis or position.flattened:
             return "Concat joins along another axis than that of the channels"
-        before = [
-            part.shape[position.axis] if part is not None and part.shape else None for part in node.inputs[:index]
+        lengths = [
+            operand.shape[position.axis] if operand is not None and operand.shape else None
+            for operand in node.inputs[:index]
         ]
-        if not all(isinstance(length, int) for length in before):
+        if not all(isinstance(length, int) for length in lengths):
             return "the parts of Concat are not known"
-        start = sum(length for length in before if isinstance(length, int))
+        start = sum(length for length in lengths if isinstance(length, int))
         # A Concat of one tensor is an identity that the prepare stage removes, unless an output needs it.
         if len(node.inputs) == 1:
             return "Concat joins nothing"
         return self._reach(output, replace(position, start=position.start + start))
 
 
-def reorder(channels: ChannelClass, order: np.ndarray) -> None:
+def reorder(channels: TiedChannels, order: np.ndarray) -> None:
     """Reorder the channels of a class, by editing all its layers; the model computes the same.
 
     Args:
@@ -288,7 +289,7 @@ def _input_order(position: ChannelPosition, order: np.ndarray, inputs: int) -> n
     return numbers
 
 
-def energies(channels: ChannelClass, maker: LinearLayer) -> np.ndarray:
+def energies(channels: TiedChannels, maker: LinearLayer) -> np.ndarray:
     """Return which part of a channel's mean square reaches the layers that read it, (count,).
 
     Depthwise layers in between are assumed to be those that come later in the class.
@@ -311,7 +312,7 @@ def energies(channels: ChannelClass, maker: LinearLayer) -> np.ndarray:
     return total
 
 
-def _later(channels: ChannelClass, maker: LinearLayer) -> tuple[LinearLayer, ...]:
+def _later(channels: TiedChannels, maker: LinearLayer) -> tuple[LinearLayer, ...]:
     if maker in channels.carriers:
         return channels.carriers[channels.carriers.index(maker) + 1 :]
     return channels.carriers
