@@ -129,11 +129,11 @@ def _to_blocks(layout: BlockLayout) -> str:
     so all shapes except the batch are known: onnxruntime plans memory in a time that grows with the square of the
     number of tensors of unknown shape.
     """
-    kept = "1" if layout.rank == 0 else ", ".join(["0"] * (layout.axis + 1))
+    copied_axes = "1" if layout.rank == 0 else ", ".join(["0"] * (layout.axis + 1))
     return f"""
         shape = Shape (x)
         exact = Cast <to = 11> (x)
-        flat_shape = Constant <value_ints = [{kept}, 1, 1, -1]> ()
+        flat_shape = Constant <value_ints = [{copied_axes}, 1, 1, -1]> ()
         {"padded" if layout.lacking == 0 else "flat"} = Reshape (exact, flat_shape)
         {_padding(layout)}
         block_shape = Constant <value_ints = [{"0, " * layout.axis}-1, {layout.size // 2}, 2, 0]> ()
@@ -147,10 +147,10 @@ def _padding(layout: BlockLayout) -> str:
     if layout.lacking == 0:
         return ""
     axis = layout.axis
-    before, after = ", ".join(["0"] * (axis + 4 + axis)), "0, 0, 0"
+    front, back = ", ".join(["0"] * (axis + 4 + axis)), "0, 0, 0"
     if layout.lacking is not None:
         return f"""
-            pads = Constant <value_ints = [{before}, {layout.lacking}, {after}]> ()
+            pads = Constant <value_ints = [{front}, {layout.lacking}, {back}]> ()
             padded = Pad (flat, pads)
             end = Constant <value_ints = [-{layout.lacking}]> ()
             padded_shape = Shape (padded)
@@ -162,8 +162,8 @@ def _padding(layout: BlockLayout) -> str:
         short = Neg (end)
         size = Constant <value_ints = [{layout.size}]> ()
         lacking = Mod (short, size)
-        pads_before = Constant <value_ints = [{before}]> ()
-        pads_behind = Constant <value_ints = [{after}]> ()
+        pads_before = Constant <value_ints = [{front}]> ()
+        pads_behind = Constant <value_ints = [{back}]> ()
         pads = Concat <axis = 0> (pads_before, lacking, pads_behind)
         padded = Pad (flat, pads)
         padded_shape = Shape (padded)

@@ -15,4 +15,4 @@ def place_bodies(model: FloatModel, bodies: tuple[tuple[BodyPlace, QuantizedMode
         model: The float model.
         bodies: The bodies and where they belong.
     """
-    return FloatModel(with_bodies(model.model, {place: body.model for place, body in bodies}))
+    return FloatModel(with_bodies(model.model, {body_place: body.model for body_place, body in bodies}))

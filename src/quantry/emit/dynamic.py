@@ -122,7 +122,7 @@ def _recurrent_weight(editor: GraphEditor, value: ir.Value, params: TensorParams
     stored = editor.lazy(f"{value.name}_quantized", (directions, width, rows), ONNX_TYPE[params.dtype], integers)
     # One scale for each direction, or one for each direction and row; directions share the scales of rows.
     shape = (directions,) if params.axis is None else (directions, rows)
-    scale, zero = (np.broadcast_to(part, shape) for part in (params.scale, params.zero_point))
+    scale, zero = (np.broadcast_to(array, shape) for array in (params.scale, params.zero_point))
     offset = as_tensor(zero, params.dtype, editor.fresh(f"{value.name}_zero_point"))
     return stored, editor.constant(np.ascontiguousarray(scale), f"{value.name}_scale"), editor.initializer(offset)
 
@@ -142,11 +142,11 @@ class _Writer:
 
     def write(self, product: ProductNode) -> None:
         editor, name = self._editor, product.name
-        before = product.data_nodes(editor)
-        data = before[0].outputs[0] if before else product.data
-        if before:
+        data_nodes = product.data_nodes(editor)
+        data = data_nodes[0].outputs[0] if data_nodes else product.data
+        if data_nodes:
             assert product.node.graph is not None
-            product.node.graph.insert_before(product.node, before)
+            product.node.graph.insert_before(product.node, data_nodes)
         integers, scale, zero_point = self.data(data, product.node)
         is_conv = product.node.op_type == "Conv"
         weight = self._weight(product)

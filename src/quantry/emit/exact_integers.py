@@ -87,9 +87,9 @@ def use_exact_integers(model: ir.Model) -> int:
         return 0
     _quantize_constants(model)
     _use_unsigned_activations(model)
-    before = _products(model)
+    product_count = _products(model)
     use_integer_kernels(model, EXACT_KERNELS)
-    return before - _products(model)
+    return product_count - _products(model)
 
 
 def may_use_exact_integers(proto: onnx.ModelProto) -> bool:
@@ -179,12 +179,12 @@ def _is_operand(node: ir.Node) -> bool:
     return all(use.node.op_type in ("Add", "Mul", "Concat") for use in restored.uses())
 
 
-def _shifted(value: ir.Value | None, editor: GraphEditor, known: dict[ir.Value, ir.Value]) -> ir.Value:
+def _shifted(value: ir.Value | None, editor: GraphEditor, shifted_values: dict[ir.Value, ir.Value]) -> ir.Value:
     assert value is not None
-    if value not in known:
+    if value not in shifted_values:
         codes = (array(value).astype(np.int16) + 128).astype(np.uint8)
-        known[value] = editor.constant(codes, f"{value.name}_unsigned")
-    return known[value]
+        shifted_values[value] = editor.constant(codes, f"{value.name}_unsigned")
+    return shifted_values[value]
 
 
 def _exponent(tensor: QuantizedTensor) -> NDArray[np.int64] | None:
@@ -211,8 +211,8 @@ def _steps(side: QuantizedTensor) -> tuple[int, int]:
     bounding = None if value is None else value.producer()
     if bounding is not None and bounding.op_type == "Clip":
         bounds = [*bounding.inputs[1:], None, None][:2]
-        found = [int(array(b)) if b is not None and b.const_value is not None else None for b in bounds]
-        low, high = (end if bound is None else bound for end, bound in zip((low, high), found, strict=True))
+        levels = [int(array(b)) if b is not None and b.const_value is not None else None for b in bounds]
+        low, high = (end if bound is None else bound for end, bound in zip((low, high), levels, strict=True))
     zero = side.offset
     return min(low - zero, 0), max(high - zero, 0)
 
@@ -232,8 +232,8 @@ def _product(unit: QuantizedOperator) -> ir.Node | None:
     if bias is None or np.max(bound + np.abs(bias)) >= _EXACT_INTEGERS:
         return None
     shift = np.broadcast_to(by_output - step, np.broadcast_shapes(bias.shape, step.shape))
-    parts = _whole_bias(unit, Product(data, weight, None, unit.output.parameters), bias, shift)
-    return None if parts is None else product_node(unit, parts)
+    product = _whole_bias(unit, Product(data, weight, None, unit.output.parameters), bias, shift)
+    return None if product is None else product_node(unit, product)
 
 
 def _largest_sum(node: ir.Node, data: QuantizedTensor, weight: QuantizedTensor) -> NDArray[np.float64] | None:
@@ -270,13 +270,13 @@ def _bias_in_steps(unit: QuantizedOperator, step: NDArray[np.int64]) -> NDArray[
 
 
 def _whole_bias(
-    unit: QuantizedOperator, parts: Product, bias: NDArray[np.float64], shift: NDArray[np.int64]
+    unit: QuantizedOperator, product: Product, bias: NDArray[np.float64], shift: NDArray[np.int64]
 ) -> Product | None:
     """Return the product with a bias of whole accumulator steps that leads to the same results.
 
     Args:
         unit: The operator.
-        parts: The product without bias.
+        product: The product without bias.
         bias: The bias in accumulator steps.
         shift: The logarithm of how many accumulator steps one output step has, for each channel.
     """
@@ -286,26 +286,26 @@ def _whole_bias(
     bias = np.where(simple, np.rint(bias), bias)
     fraction = fraction & ~simple
     if not fraction.any():
-        return replace(parts, bias=_constant_bias(unit, bias) if has_bias(unit) else None)
+        return replace(product, bias=_constant_bias(unit, bias) if has_bias(unit) else None)
     zero = unit.output.offset
     if zero % 2 or unit.output.dtype != ir.DataType.UINT8 or not _is_distinct(bias, shift, fraction):
         return None
     bias = np.floor(bias) + np.ldexp(float(zero), shift.astype(np.int32))
     if np.any(bias != np.floor(bias)):
         return None
-    scale = np.broadcast_to(scales_of(parts.weight).reshape(-1), bias.shape)
+    scale = np.broadcast_to(scales_of(product.weight).reshape(-1), bias.shape)
     nudged = np.where(fraction, scale * _NUDGE, scale).astype(np.float32)
     name = unit.node.name or ""
     # QGemm needs as many zero points as scales.
-    zeros = np.broadcast_to(array(parts.weight.parameters[1]).reshape(-1), bias.shape).copy()
+    zeros = np.broadcast_to(array(product.weight.parameters[1]).reshape(-1), bias.shape).copy()
     weight = QuantizedTensor(
-        parts.weight.integers,
+        product.weight.integers,
         unit.editor.constant(nudged, f"{name}_nudged_scale"),
         unit.editor.constant(zeros, f"{name}_repeated_zero_point"),
         axis=0,
     )
-    output = (parts.output[0], unit.editor.constant(np.zeros((), np.uint8), f"{name}_moved_zero_point"))
-    return replace(parts, weight=weight, bias=_constant_bias(unit, bias), output=output)
+    output = (product.output[0], unit.editor.constant(np.zeros((), np.uint8), f"{name}_moved_zero_point"))
+    return replace(product, weight=weight, bias=_constant_bias(unit, bias), output=output)
 
 
 def _is_distinct(bias: NDArray[np.float64], shift: NDArray[np.int64], fraction: NDArray[np.bool_]) -> bool:
@@ -334,8 +334,8 @@ def _exponents_of(unit: QuantizedOperator) -> list[int] | None:
     sides = unit.sides(len(unit.node.inputs))
     if sides is None or unit.output.offset % 2:
         return None
-    found = [_exponent(side) for side in (*sides, unit.output)]
-    return None if any(exponent is None for exponent in found) else [int(e[0]) for e in found if e is not None]
+    exponents = [_exponent(side) for side in (*sides, unit.output)]
+    return None if any(exponent is None for exponent in exponents) else [int(e[0]) for e in exponents if e is not None]
 
 
 def _add(unit: QuantizedOperator) -> ir.Node | None:
@@ -389,14 +389,16 @@ def _hard_sigmoid(unit: QuantizedOperator) -> ir.Node | None:
         return None
     alpha, beta = (unit.node.attributes.get_float(name, value) for name, value in (("alpha", 0.2), ("beta", 0.5)))
     slope = np.float32(alpha * float(scales_of(sides[0]).item()))  # exact: the scale is a power of two
-    zero, one = unit.output.offset, math.ldexp(1.0, -exponents[1])
-    moved, limits = zero + beta * one, (zero, min(zero + int(one), 255))
+    zero, unit_step = unit.output.offset, math.ldexp(1.0, -exponents[1])
+    moved, limits = zero + beta * unit_step, (zero, min(zero + int(unit_step), 255))
     if moved != int(moved) or not 0 <= moved <= 255:
         return None
     # All 256 inputs are compared, so nothing needs to be known about alpha.
     steps = np.arange(256, dtype=np.float32) - np.float32(sides[0].offset)
-    line = np.clip(np.rint(steps * slope * np.float32(one)) + moved, *limits)
-    if not all(np.array_equal(line, expected) for expected in _hard_sigmoid_codes(steps, slope, beta, (one, zero))):
+    line = np.clip(np.rint(steps * slope * np.float32(unit_step)) + moved, *limits)
+    if not all(
+        np.array_equal(line, expected) for expected in _hard_sigmoid_codes(steps, slope, beta, (unit_step, zero))
+    ):
         return None
     name = unit.node.name or ""
     zero_point = unit.editor.constant(np.array(moved, np.uint8), f"{name}_moved_zero_point")

@@ -66,21 +66,20 @@ class FloatWriter:
             functions: Collects the functions of the model.
         """
         for node in self._nodes:
-            made = node.outputs[0].dtype
-            assert made is not None
-            body = (
-                f"{node.op_type} <axis: int = 1> (x, scale, zero_point) => (y) {{ y = Cast <to = {made.value}> (x) }}"
-            )
+            result_type = node.outputs[0].dtype
+            assert result_type is not None
+            cast = f"y = Cast <to = {result_type.value}> (x)"
+            body = f"{node.op_type} <axis: int = 1> (x, scale, zero_point) => (y) {{ {cast} }}"
             functions.use(node, body, self._dtype.value)
 
-    def _node(self, value: ir.Value, name: str, made: ir.DataType, shape: ir.Shape | None) -> ir.Node:
+    def _node(self, value: ir.Value, name: str, result_type: ir.DataType, shape: ir.Shape | None) -> ir.Node:
         if self._extended:
-            operator = QUARK.dequantizer if made == ir.DataType.FLOAT else QUARK.quantizer
+            operator = QUARK.dequantizer if result_type == ir.DataType.FLOAT else QUARK.quantizer
             node = self._editor.node(operator, [value, *self._scale_and_zero()], name)
             self._nodes.append(node)
         else:
-            node = self._editor.node(("", "Cast"), [value], name, {"to": made.value})
-        describe(node.outputs[0], made, shape)
+            node = self._editor.node(("", "Cast"), [value], name, {"to": result_type.value})
+        describe(node.outputs[0], result_type, shape)
         return node
 
     def _scale_and_zero(self) -> list[ir.Value]:

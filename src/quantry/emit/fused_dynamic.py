@@ -55,8 +55,10 @@ def write_fused(
 def _embedding(editor: GraphEditor, node: ir.Node, params: QuantParams) -> ir.Node:
     inputs = [*node.inputs, *[None] * 8][:8]
     tables = [None if value is None else _constant(editor, value, params) for value in inputs[2:7]]
-    parts = [[None if table is None else table[index] for table in tables] for index in range(3)]
-    return _node("QEmbedLayerNormalization", node, [*inputs[:2], *parts[0], inputs[7], *parts[1], *parts[2]])
+    table_inputs = [[None if table is None else table[index] for table in tables] for index in range(3)]
+    return _node(
+        "QEmbedLayerNormalization", node, [*inputs[:2], *table_inputs[0], inputs[7], *table_inputs[1], *table_inputs[2]]
+    )
 
 
 def _attention(
@@ -74,19 +76,19 @@ def _attention(
 
 
 def _constant(editor: GraphEditor, value: ir.Value, params: QuantParams) -> Triple:
-    own = params.tensors[value.name or ""]
+    tensor_params = params.tensors[value.name or ""]
     source = value.const_value
     assert source is not None
 
     def integers(name: str) -> ir.TensorProtocol:
-        return as_tensor(quantize_array(source.numpy(), own), own.dtype, name)
+        return as_tensor(quantize_array(source.numpy(), tensor_params), tensor_params.dtype, name)
 
-    stored = editor.lazy(f"{value.name}_quantized", value, ONNX_TYPE[own.dtype], integers)
+    stored = editor.lazy(f"{value.name}_quantized", value, ONNX_TYPE[tensor_params.dtype], integers)
     zero_name = editor.fresh(f"{value.name}_zero_point")
     return (
         stored,
-        editor.constant(np.asarray(own.scale, np.float32), f"{value.name}_scale"),
-        editor.initializer(as_tensor(np.asarray(own.zero_point), own.dtype, zero_name)),
+        editor.constant(np.asarray(tensor_params.scale, np.float32), f"{value.name}_scale"),
+        editor.initializer(as_tensor(np.asarray(tensor_params.zero_point), tensor_params.dtype, zero_name)),
     )
 
 

@@ -62,11 +62,11 @@ def flat_softmaxes(model: ir.Model, params: QuantParams) -> frozenset[str]:
         params: Scales and zero points of its tensors.
     """
     softmaxes = (node for node in model.graph if _is_softmax(node))
-    found = {node.name or "": params.tensors.get(node.outputs[0].name or "") for node in softmaxes}
+    params_of = {node.name or "": params.tensors.get(node.outputs[0].name or "") for node in softmaxes}
     # Kernels exist for 8 bits. Those with a zero point above the lowest integer are not fused.
     return frozenset(
         name
-        for name, entry in found.items()
+        for name, entry in params_of.items()
         if entry is not None and entry.dtype.bits == _KERNEL_BITS and not entry.dtype.is_float8
         if float(entry.scale.max()) < SMALLEST_STEP and int(entry.zero_point.min()) == entry.dtype.lowest
     )

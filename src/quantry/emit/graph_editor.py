@@ -100,7 +100,7 @@ class GraphEditor:
         self.model = model
         self.values = {value.name: value for value in (*graph.inputs, *outputs) if value.name}
         # Names in subgraphs are taken as well: names are unique across a graph and its subgraphs.
-        self._taken = {name for part in model.graphs() for name in _names(part)}
+        self._taken = {name for each_graph in model.graphs() for name in _names(each_graph)}
         self._written: dict[str, tuple[ir.Value, ir.Value]] = {}
         self._last: dict[str, ir.Value] = {}
         self._readers: dict[str, frozenset[str]] = {}
@@ -173,7 +173,7 @@ class GraphEditor:
         """
         value = self.values[tensor]
         last = chain[-1].outputs[0]
-        own = set(chain)
+        chain_nodes = set(chain)
         producer = value.producer()
         if producer is None:
             self.model.graph.insert_before(self.model.graph[0], chain)
@@ -181,7 +181,7 @@ class GraphEditor:
             self.model.graph.insert_after(producer, chain)
         readers = self._readers.get(tensor)
         for use in tuple(value.uses()):
-            if use.node not in own and (readers is None or use.node.name in readers):
+            if use.node not in chain_nodes and (readers is None or use.node.name in readers):
                 use.node.replace_input_with(use.idx, last)
         self._last[tensor] = last
         # An input that is also an output is returned unchanged: callers feed and read it by that name.
@@ -212,7 +212,7 @@ class GraphEditor:
 
     def lazy(
         self,
-        wanted: str,
+        stem: str,
         source: ir.Value | Sequence[int],
         dtype: ir.DataType,
         make: Callable[[str], ir.TensorProtocol],
@@ -222,24 +222,24 @@ class GraphEditor:
         In a model with many gigabytes of weights, only one tensor is then in memory at a time.
 
         Args:
-            wanted: Wanted name.
+            stem: Wanted name.
             source: The constant it is computed from, which has the same shape; or the shape itself.
             dtype: Element type.
             make: Returns the tensor for the final name.
         """
-        name = self.fresh(wanted)
+        name = self.fresh(stem)
         if isinstance(source, ir.Value):
             assert source.const_value is not None
             source = source.const_value.shape.numpy()
         shape = ir.Shape(source)
         return self.initializer(ir.LazyTensor(lambda: make(name), dtype, shape, name=name))
 
-    def fresh(self, wanted: str) -> str:
+    def fresh(self, stem: str) -> str:
         """Return the name, with a number appended if it is taken."""
-        name, count = wanted, 1
+        name, count = stem, 1
         while name in self._taken:
             count += 1
-            name = f"{wanted}_{count}"
+            name = f"{stem}_{count}"
         self._taken.add(name)
         return name
 

@@ -62,7 +62,9 @@ class GraphTemplate:
             origins: By name of a weight, the parameters its data is computed from.
             notes: Messages for the user.
         """
-        weights = tuple(replace(part, data=_unknown) if part.name in origins else part for part in parts.weights)
+        weights = tuple(
+            replace(tensor, data=_unknown) if tensor.name in origins else tensor for tensor in parts.weights
+        )
         return cls(replace(parts, weights=weights), origins, notes)
 
     def filled(self, model: FloatModel, params: QuantParams, metadata: Mapping[str, str]) -> ModelParts:
@@ -83,10 +85,10 @@ class GraphTemplate:
             head,
             self.parts.graph,
             tuple(
-                replace(part, data=partial(_data, origin, model.model, params.tensors[origin.tensor]))
-                if (origin := self.origins.get(part.name)) is not None
-                else part
-                for part in self.parts.weights
+                replace(tensor, data=partial(_data, origin, model.model, params.tensors[origin.tensor]))
+                if (origin := self.origins.get(tensor.name)) is not None
+                else tensor
+                for tensor in self.parts.weights
             ),
         )
 
@@ -128,17 +130,24 @@ class TemplateCache:
             WeakKeyDictionary()
         )
 
-    def find(self, model: FloatModel, plan: QuantPlan, wanted: Signature) -> GraphTemplate | None:
+    def find(self, model: FloatModel, plan: QuantPlan, signature: Signature) -> GraphTemplate | None:
         """Return the template for a model, a plan and a signature, or None."""
         with self._lock:
-            kept = list(self._kept.get(model, ()))
-        return next((found for of_plan, known, found in kept if of_plan() is plan and known == wanted), None)
+            entries = list(self._kept.get(model, ()))
+        return next(
+            (
+                template
+                for of_plan, its_signature, template in entries
+                if of_plan() is plan and its_signature == signature
+            ),
+            None,
+        )
 
     def keep(self, model: FloatModel, plan: QuantPlan, made_for: Signature, template: GraphTemplate) -> None:
         """Store a template as long as its float model exists, unless newer ones replace it."""
         with self._lock:
-            kept = self._kept.setdefault(model, deque(maxlen=_KEPT_FOR_ONE_MODEL))
-            kept.append((ref(plan), made_for, template))
+            entries = self._kept.setdefault(model, deque(maxlen=_KEPT_FOR_ONE_MODEL))
+            entries.append((ref(plan), made_for, template))
 
 
 def _data(origin: Origin, model: ir.Model, params: TensorParams) -> bytes:

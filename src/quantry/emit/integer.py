@@ -60,10 +60,10 @@ class QuantizedOperator:
 
     def sides(self, count: int) -> tuple[QuantizedTensor, ...] | None:
         """Return the first inputs in quantized form if all of them have the output's type, of 8 bits."""
-        found = tuple(side for side in self.inputs[:count] if side is not None and side.axis is None)
-        if len(found) < count or {side.dtype for side in found} != {self.output.dtype}:
+        quantized_sides = tuple(side for side in self.inputs[:count] if side is not None and side.axis is None)
+        if len(quantized_sides) < count or {side.dtype for side in quantized_sides} != {self.output.dtype}:
             return None
-        return found if self.output.dtype in BYTES else None
+        return quantized_sides if self.output.dtype in BYTES else None
 
     def make(
         self,
@@ -134,12 +134,12 @@ def clip_node(unit: QuantizedOperator, integers: ir.Value, limits: Limits) -> ir
     """
     dtype = unit.output.dtype
     assert dtype is not None
-    named = zip(("min", "max"), limits, strict=True)
+    bounds = zip(("min", "max"), limits, strict=True)
     constants = [
         None
         if limit is None
         else unit.editor.constant(np.array(limit, dtype.numpy()), f"{unit.node.name}_quant_{name}")
-        for name, limit in named
+        for name, limit in bounds
     ]
     return unit.make(("", "Clip"), (integers, *constants))
 
@@ -239,9 +239,9 @@ def pad(unit: QuantizedOperator) -> ir.Node | None:
     source = unit.inputs[0]
     if source is None or source.dtype not in BYTES or not source.same_grid(unit.output):
         return None
-    rest = list(unit.node.inputs[1:])
+    settings = list(unit.node.inputs[1:])
     if unit.node.attributes.get_string("mode", "constant") == "constant":
-        fill = rest[1] if len(rest) > 1 else None
+        fill = settings[1] if len(settings) > 1 else None
         if fill is not None and fill.const_value is None:
             return None
         number = 0.0 if fill is None else float(array(fill).reshape(-1)[0])
@@ -250,8 +250,8 @@ def pad(unit: QuantizedOperator) -> ir.Node | None:
             assert source.dtype is not None
             level = np.array(_integer(number, source), source.dtype.numpy())
             constant = unit.editor.constant(level, f"{unit.node.name}_quant_fill")
-        rest = [rest[0], constant, *rest[2:]]
-    return _copy(unit, (source.integers, *rest))
+        settings = [settings[0], constant, *settings[2:]]
+    return _copy(unit, (source.integers, *settings))
 
 
 def _copy(unit: QuantizedOperator, inputs: tuple[ir.Value | None, ...]) -> ir.Node:
@@ -278,8 +278,8 @@ def average_pool(unit: QuantizedOperator) -> ir.Node | None:
     rounds_up = attributes.get_int("ceil_mode", 0) == 1
     if sides is None or dilated or rounds_up:
         return None
-    kept = {name: attributes[name].value for name in _KEPT if name in attributes}
-    return unit.make((_CONTRIB, "QLinearAveragePool"), (*sides[0].triple, *unit.output.parameters), kept)
+    copied = {name: attributes[name].value for name in _KEPT if name in attributes}
+    return unit.make((_CONTRIB, "QLinearAveragePool"), (*sides[0].triple, *unit.output.parameters), copied)
 
 
 def global_average_pool(unit: QuantizedOperator) -> ir.Node | None:
@@ -322,19 +322,19 @@ def product(unit: QuantizedOperator) -> ir.Node | None:
     return product_node(unit, Product(*sides, bias, unit.output.parameters))
 
 
-def product_node(unit: QuantizedOperator, parts: Product) -> ir.Node:
+def product_node(unit: QuantizedOperator, product: Product) -> ir.Node:
     """Return the integer kernel of a Conv, MatMul or Gemm."""
-    node, factors = unit.node, (*parts.data.triple, *parts.weight.triple)
+    node, factors = unit.node, (*product.data.triple, *product.weight.triple)
     if node.op_type == "Conv":
-        inputs: tuple[ir.Value | None, ...] = (*factors, *parts.output)
-        last = () if parts.bias is None else (parts.bias,)
+        inputs: tuple[ir.Value | None, ...] = (*factors, *product.output)
+        last = () if product.bias is None else (product.bias,)
         return unit.make(("", "QLinearConv"), (*inputs, *last), _attributes(node))
     if node.op_type == "MatMul":
-        return unit.make(("", "QLinearMatMul"), (*factors, *parts.output))
+        return unit.make(("", "QLinearMatMul"), (*factors, *product.output))
     attributes: dict[str, int | float | str | list[int]] = {
         name: node.attributes.get_int(name, 0) for name in ("transA", "transB")
     }
-    return unit.make((_CONTRIB, "QGemm"), (*factors, parts.bias, *parts.output), attributes)
+    return unit.make((_CONTRIB, "QGemm"), (*factors, product.bias, *product.output), attributes)
 
 
 def operands(unit: QuantizedOperator) -> tuple[QuantizedTensor, QuantizedTensor] | None:

@@ -114,13 +114,13 @@ def use_look_ups(model: onnx.ModelProto) -> int:
                 helper.make_node("LookUp", [source, f"{name}/look_up"], [name], f"{name}/look_up", domain=_DOMAIN)
             )
         removed |= {pair.quantizer, pair.dequantizer, *region.nodes}
-    kept = [
-        one
+    nodes = [
+        written
         for index, node in enumerate(reader.nodes)
-        for one in (*placed.get(index, ()), *([] if index in removed else [node]))
+        for written in (*placed.get(index, ()), *([] if index in removed else [node]))
     ]
     del model.graph.node[:]
-    model.graph.node.extend(kept)
+    model.graph.node.extend(nodes)
     model.opset_import.append(helper.make_opsetid(_DOMAIN, 1))
     return sum(map(len, placed.values()))
 
@@ -133,7 +133,7 @@ def _merge_dequantizers(model: onnx.ModelProto) -> None:
     visible = _visible(model)
     first: dict[str, str] = {}
     merged: dict[str, str] = {}
-    kept = []
+    nodes = []
     for node in model.graph.node:
         for index, name in enumerate(node.input):
             if name in merged:
@@ -143,9 +143,9 @@ def _merge_dequantizers(model: onnx.ModelProto) -> None:
             if first.setdefault(key, node.output[0]) != node.output[0]:
                 merged[node.output[0]] = first[key]
                 continue
-        kept.append(node)
+        nodes.append(node)
     del model.graph.node[:]
-    model.graph.node.extend(kept)
+    model.graph.node.extend(nodes)
 
 
 def _visible(model: onnx.ModelProto) -> set[str]:
@@ -201,15 +201,15 @@ class _Reader:
     def constants_of(self, nodes: Iterable[onnx.NodeProto]) -> list[onnx.TensorProto]:
         """Return the initializers that nodes read."""
         names = {name for node in nodes for name in node.input if name in self._constants}
-        found = []
+        constants = []
         for name in sorted(names):
             tensor = onnx.TensorProto()
             tensor.CopyFrom(self._constants[name])
             tensor.name = name
             # Values have one dimension in a chain, and a number must not give them more.
             del tensor.dims[:]
-            found.append(tensor)
-        return found
+            constants.append(tensor)
+        return constants
 
     def first_value(self, pair: _Pair) -> str:
         """Return the name of what a pair's DequantizeLinear returns."""
@@ -241,9 +241,15 @@ class _Reader:
         """Whether a node is a DequantizeLinear with the scale and zero point of a QuantizeLinear."""
         if node.op_type != "DequantizeLinear" or node.domain not in KNOWN_DOMAINS or len(node.input) != 3:
             return False
-        for own, other in zip(node.input[1:], quantizer.input[1:], strict=True):
-            first, second = (None, None) if own == other else (self.number(own), self.number(other))
-            if own != other and (first is None or second is None or first.dtype != second.dtype or first != second):
+        for input_name, quantizer_input in zip(node.input[1:], quantizer.input[1:], strict=True):
+            first, second = (
+                (None, None)
+                if input_name == quantizer_input
+                else (self.number(input_name), self.number(quantizer_input))
+            )
+            if input_name != quantizer_input and (
+                first is None or second is None or first.dtype != second.dtype or first != second
+            ):
                 return False
         return _has_only_axis(node)
 
@@ -266,31 +272,31 @@ def _captured(node: onnx.NodeProto) -> Iterator[str]:
 
 def _regions(reader: _Reader) -> Iterator[_Region]:
     """Yield disjoint regions that contain all pairs."""
-    taken: set[int] = set()
+    used: set[int] = set()
     for index, pair in reader.pairs.items():
-        if index in taken:
+        if index in used:
             continue
         region = _grown(reader, pair)
         if region.nodes and _chain(reader, region) is None:
             region = _Region(pair, (), [reader.first_value(pair)])
-        taken |= {pair.quantizer, pair.dequantizer, *region.nodes}
+        used |= {pair.quantizer, pair.dequantizer, *region.nodes}
         yield region
 
 
 def _grown(reader: _Reader, pair: _Pair) -> _Region:
     """Return the largest region of a pair."""
     first = reader.first_value(pair)
-    known, nodes, waiting = {first}, [], {*reader.readers[first]}
-    while waiting:
-        index = min(waiting)
-        waiting.discard(index)
+    values, nodes, pending = {first}, [], {*reader.readers[first]}
+    while pending:
+        index = min(pending)
+        pending.discard(index)
         inner = reader.pairs.get(index)
-        if inner is None and not _is_function(reader, reader.nodes[index], known):
+        if inner is None and not _is_function(reader, reader.nodes[index], values):
             continue
-        added = [index] if inner is None else [index, inner.dequantizer]
-        nodes += added
-        known |= {name for one in added for name in reader.nodes[one].output}
-        waiting |= set(reader.readers[reader.nodes[added[-1]].output[0]])
+        group = [index] if inner is None else [index, inner.dequantizer]
+        nodes += group
+        values |= {name for member in group for name in reader.nodes[member].output}
+        pending |= set(reader.readers[reader.nodes[group[-1]].output[0]])
     if pair.high - pair.low >= _LARGE_TABLE and len(nodes) < _LEAST_NODES:
         nodes = []
     inside = {pair.quantizer, pair.dequantizer, *nodes}
@@ -299,11 +305,11 @@ def _grown(reader: _Reader, pair: _Pair) -> _Region:
     return _Region(pair, sorted(nodes), exits)
 
 
-def _is_function(reader: _Reader, node: onnx.NodeProto, known: set[str]) -> bool:
+def _is_function(reader: _Reader, node: onnx.NodeProto, values: set[str]) -> bool:
     """Whether a node computes each value from known tensors and constant numbers alone."""
     if node.op_type not in _FUNCTIONS or node.domain not in KNOWN_DOMAINS or len(node.output) != 1:
         return False
-    return all(name in known or reader.broadcasts(name, node.output[0]) for name in node.input)
+    return all(name in values or reader.broadcasts(name, node.output[0]) for name in node.input)
 
 
 class _Chain:
@@ -321,14 +327,14 @@ class _Chain:
             copy.CopyFrom(reader.nodes[index])
         # Scales and other numbers of a layer are inputs, so that one session serves all layers.
         for pair in _inner_pairs(reader, region):
-            names = [f"{pair.quantizer}/{part}" for part in ("scale", "zero_point")]
+            names = [f"{pair.quantizer}/{kind}" for kind in ("scale", "zero_point")]
             types = (onnx.TensorProto.FLOAT, helper.np_dtype_to_tensor_dtype(pair.zero_point.dtype))
             inputs += [helper.make_tensor_value_info(name, type_, []) for name, type_ in zip(names, types, strict=True)]
             for index in (pair.quantizer, pair.dequantizer):
                 nodes[region.nodes.index(index)].input[1:] = names
-        for index, place in _free_numbers(reader, region):
+        for index, position in _free_numbers(reader, region):
             name = f"{index}/number"
-            nodes[region.nodes.index(index)].input[place] = name
+            nodes[region.nodes.index(index)].input[position] = name
             inputs.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, []))
         self.exits = [name for name in region.exits if name != first]
         outputs = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [None]) for name in self.exits]
@@ -336,7 +342,7 @@ class _Chain:
         opsets, version = reader.model.opset_import, reader.model.ir_version
         model = helper.make_model(graph, opset_imports=opsets, ir_version=version)
         self._session = simulation_session(model.SerializeToString(), threads=1, interleaved=True)
-        self._names = [one.name for one in inputs]
+        self._names = [value.name for value in inputs]
         self.is_alike_everywhere = self._is_alike_everywhere(_inputs(reader, region))
 
     def __call__(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
@@ -349,13 +355,13 @@ class _Chain:
 
     def _is_alike_everywhere(self, inputs: Sequence[NDArray[Any]]) -> bool:
         """Whether onnxruntime computes a value alike at the end of a tensor and in the middle of a long one."""
-        whole, values = self(inputs), inputs[0]
-        starts = [len(values) * part // 8 for part in range(8)]
+        complete, values = self(inputs), inputs[0]
+        starts = [len(values) * eighth // 8 for eighth in range(8)]
         windows = [slice(start, start + length) for start in starts for length in _WINDOWS]
         return all(
-            np.array_equal(part, every[window])
+            np.array_equal(eighth, every[window])
             for window in windows
-            for part, every in zip(self([values[window], *inputs[1:]]), whole, strict=True)
+            for eighth, every in zip(self([values[window], *inputs[1:]]), complete, strict=True)
         )
 
 
@@ -367,7 +373,7 @@ def _inputs(reader: _Reader, region: _Region) -> list[NDArray[Any]]:
     """Return the inputs of a chain: the pair's values, scale and zero point of each pair after it, free numbers."""
     inner = _inner_pairs(reader, region)
     numbers = [number for pair in inner for number in (np.array(pair.scale), pair.zero_point)]
-    free = (reader.number(reader.nodes[index].input[place]) for index, place in _free_numbers(reader, region))
+    free = (reader.number(reader.nodes[index].input[position]) for index, position in _free_numbers(reader, region))
     return [region.pair.values, *numbers, *(number.reshape(()) for number in free if number is not None)]
 
 
@@ -379,10 +385,10 @@ def _free_numbers(reader: _Reader, region: _Region) -> list[tuple[int, int]]:
     if not any(reader.nodes[index].op_type in _ROUNDING for index in region.nodes):
         return []
     return [
-        (index, place)
+        (index, position)
         for index in region.nodes
         if reader.nodes[index].op_type in ("Add", "Mul", "Sub")
-        for place, name in enumerate(reader.nodes[index].input)
+        for position, name in enumerate(reader.nodes[index].input)
         if (number := reader.number(name)) is not None and number.dtype == np.float32
     ]
 
@@ -403,18 +409,18 @@ def _chain(reader: _Reader, region: _Region) -> _Chain | None:
 def _signature(reader: _Reader, region: _Region) -> str:
     """Return what decides how onnxruntime fuses and computes a region: all but scales of pairs and free numbers."""
     names = {reader.first_value(region.pair): "0"}
-    described = [f"{one.domain} {one.version}" for one in reader.model.opset_import]
+    described = [f"{item.domain} {item.version}" for item in reader.model.opset_import]
     free = set(_free_numbers(reader, region))
     for index in region.nodes:
         node, pair = reader.nodes[index], reader.pairs.get(index)
         read = node.input[:1] if node.op_type in ("QuantizeLinear", "DequantizeLinear") else node.input
         inputs = [
-            "number" if (index, place) in free else names.get(name) or str(reader.number(name))
-            for place, name in enumerate(read)
+            "number" if (index, position) in free else names.get(name) or str(reader.number(name))
+            for position, name in enumerate(read)
         ]
         names |= {name: str(len(names)) for name in node.output}
         kind = "" if pair is None else pair.zero_point.dtype.char
-        described.append(f"{node.domain}.{node.op_type}{inputs}{kind}{[str(one) for one in node.attribute]}")
+        described.append(f"{node.domain}.{node.op_type}{inputs}{kind}{[str(item) for item in node.attribute]}")
     return f"{described} {[names[name] for name in region.exits]}"
 
 

@@ -77,16 +77,16 @@ def _write_table(editor: GraphEditor, node: ir.Node, params: QuantParams) -> Non
     table, indices = node.inputs
     assert table is not None
     assert table.const_value is not None
-    own, source = params.tensors[table.name or ""], table.const_value
+    tensor_params, source = params.tensors[table.name or ""], table.const_value
     stored = editor.lazy(
         f"{table.name}_quantized",
         table,
-        ONNX_TYPE[own.dtype],
-        lambda name: as_tensor(quantize_array(unshared(source).numpy(), own), own.dtype, name),
+        ONNX_TYPE[tensor_params.dtype],
+        lambda name: as_tensor(quantize_array(unshared(source).numpy(), tensor_params), tensor_params.dtype, name),
     )
-    scales = editor.constant(np.asarray(own.scale, np.float32), f"{table.name}_scales")
-    zero_points = as_tensor(own.zero_point, own.dtype, editor.fresh(f"{table.name}_zero_points"))
-    attributes = {"gather_axis": 0, "quantize_axis": 1, "block_size": own.group or 0}
+    scales = editor.constant(np.asarray(tensor_params.scale, np.float32), f"{table.name}_scales")
+    zero_points = as_tensor(tensor_params.zero_point, tensor_params.dtype, editor.fresh(f"{table.name}_zero_points"))
+    attributes = {"gather_axis": 0, "quantize_axis": 1, "block_size": tensor_params.group or 0}
     inputs = [stored, indices, scales, editor.initializer(zero_points)]
     new = editor.node((CONTRIB_DOMAIN, "GatherBlockQuantized"), inputs, f"{node.name}_GatherBlockQuantized", attributes)
     describe(new.outputs[0], ir.DataType.FLOAT, node.outputs[0].shape)
@@ -97,8 +97,8 @@ def _write_table(editor: GraphEditor, node: ir.Node, params: QuantParams) -> Non
 
 def _write(editor: GraphEditor, product: ProductNode, params: TensorParams, options: MatMulNBits) -> None:
     assert params.group is not None
-    before = product.data_nodes(editor)
-    data = before[0].outputs[0] if before else product.data
+    data_nodes = product.data_nodes(editor)
+    data = data_nodes[0].outputs[0] if data_nodes else product.data
     weight, bits, size = product.weight, params.dtype.bits, params.group
     assert weight.const_value is not None
     rows, columns = product.matrix(np.empty(weight.const_value.shape.numpy(), np.bool_)).shape
@@ -118,7 +118,7 @@ def _write(editor: GraphEditor, product: ProductNode, params: TensorParams, opti
     attributes = {"K": rows, "N": columns, "bits": bits, "block_size": size, "accuracy_level": options.accuracy_level}
     node = editor.node((CONTRIB_DOMAIN, "MatMulNBits"), inputs, f"{product.name}_MatMulNBits", attributes)
     describe(node.outputs[0], ir.DataType.FLOAT, product.node.outputs[0].shape)
-    product.replace_by([*before, node, *product.bias_node(editor, node.outputs[0])])
+    product.replace_by([*data_nodes, node, *product.bias_node(editor, node.outputs[0])])
 
 
 def unsigned_shift(params: TensorParams) -> int:
@@ -151,8 +151,8 @@ def quantize_and_pack(
     packed = (np.zeros if rows % params.group else np.empty)((columns, groups, width), np.uint8)
     compiled = kernels.loaded()
 
-    def write(part: range) -> None:
-        some = slice(part.start, part.stop)
+    def write(row_range: range) -> None:
+        some = slice(row_range.start, row_range.stop)
         values, scales, offsets = matrix[:, some], scale[some], zero_point[some].astype(np.float32)
         if compiled is None:
             _pack_groups(values, scales, offsets, params, packed[some])
@@ -204,10 +204,10 @@ def pack(levels: np.ndarray, bits: int) -> np.ndarray:
     """
     count = _BYTE // bits
     lacking = -levels.shape[-1] % count
-    parts = levels.astype(np.uint8)
+    columns = levels.astype(np.uint8)
     if lacking:
-        parts = np.pad(parts, [(0, 0)] * (levels.ndim - 1) + [(0, lacking)])
-    packed = parts[..., ::count].copy()
-    for place in range(1, count):
-        packed |= parts[..., place::count] << np.uint8(place * bits)
+        columns = np.pad(columns, [(0, 0)] * (levels.ndim - 1) + [(0, lacking)])
+    packed = columns[..., ::count].copy()
+    for position in range(1, count):
+        packed |= columns[..., position::count] << np.uint8(position * bits)
     return packed

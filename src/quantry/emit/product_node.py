@@ -73,8 +73,8 @@ class ProductNode:
             assert self.weight.shape is not None
             values = values.reshape(-1, *[1] * (len(self.weight.shape) - 2))
         beta = np.float32(self.node.attributes.get_float("beta", 1.0))
-        added = editor.constant(np.asarray(values * beta, np.float32), f"{self.bias.name}_added")
-        return [editor.node(("", "Add"), [product, added], f"{self.name}_bias_Add")]
+        constant = editor.constant(np.asarray(values * beta, np.float32), f"{self.bias.name}_added")
+        return [editor.node(("", "Add"), [product, constant], f"{self.name}_bias_Add")]
 
     def replace_by(self, chain: list[ir.Node]) -> None:
         """Replace this node by others; the last one's output gets its name and its readers."""
@@ -92,7 +92,7 @@ def product_nodes(model: ir.Model, plan: QuantPlan) -> list[ProductNode]:
         model: The float model.
         plan: The quantized weights and their nodes.
     """
-    found = []
+    products = []
     for node in model.graph:
         weight = node.inputs[1] if len(node.inputs) > 1 else None
         planned = None if weight is None else plan.weights.get(weight.name or "")
@@ -100,5 +100,5 @@ def product_nodes(model: ir.Model, plan: QuantPlan) -> list[ProductNode]:
             continue
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         assert weight is not None
-        found.append(ProductNode(node, weight, bias, bool(node.attributes.get_int("transB", 0))))
-    return found
+        products.append(ProductNode(node, weight, bias, bool(node.attributes.get_int("transB", 0))))
+    return products

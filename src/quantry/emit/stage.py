@@ -75,8 +75,8 @@ def emit(
     Returns:
         The quantized model; the same inputs always give the same bytes.
     """
-    wanted = signature(params, options), flat_softmaxes(model.model, params)
-    template = _TEMPLATES.find(model, plan, wanted)
+    template_signature = signature(params, options), flat_softmaxes(model.model, params)
+    template = _TEMPLATES.find(model, plan, template_signature)
     if template is not None:
         again = partial(_written_again, model, plan, params, options, metadata)
         return QuantizedModel(again, template.notes, partial(template.filled, model, params, metadata))
@@ -90,7 +90,7 @@ def emit(
         if any(True for _ in written.graph.subgraphs()) or weight_bytes(written) > INLINE_LIMIT_BYTES:
             return None
         template = GraphTemplate.of(model_parts(written), origins, notes)
-        _TEMPLATES.keep(model, plan, wanted, template)
+        _TEMPLATES.keep(model, plan, template_signature, template)
         return template.filled(model, params, metadata)
 
     return QuantizedModel(written, notes, parts)

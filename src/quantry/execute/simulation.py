@@ -199,9 +199,9 @@ class _Writer:
         zero_point = self._constant(f"{name}_zero_point", params.zero_point.astype(CONTAINERS[params.dtype]))
 
         def quantize(value: ir.Value) -> list[ir.Node]:
-            made = self._node("QuantizeLinear", [value, scale, zero_point], {}, _FLOAT8[params.dtype])
-            inputs = [made.outputs[0], scale, zero_point]
-            return [made, self._node("DequantizeLinear", inputs, {}, ir.DataType.FLOAT)]
+            quantized = self._node("QuantizeLinear", [value, scale, zero_point], {}, _FLOAT8[params.dtype])
+            inputs = [quantized.outputs[0], scale, zero_point]
+            return [quantized, self._node("DequantizeLinear", inputs, {}, ir.DataType.FLOAT)]
 
         return _Pair(quantize, lambda value: self._node("Identity", [value], {}, ir.DataType.FLOAT))
 

@@ -56,12 +56,12 @@ def with_room_for_bias(
     needed = (magnitude if weight.axis is not None else magnitude.max(initial=0.0)) / (
         source.scale.astype(np.float64) * _LARGEST_BIAS
     )
-    own = weight.scale.astype(np.float64)
-    if (needed <= own).all():
+    weight_scale = weight.scale.astype(np.float64)
+    if (needed <= weight_scale).all():
         return weight
     if power_of_two:
         needed = np.exp2(np.ceil(np.log2(np.maximum(needed, _SMALLEST_NORMAL))))
-    return replace(weight, scale=np.maximum(own, np.minimum(needed, _LARGEST)).astype(np.float32))
+    return replace(weight, scale=np.maximum(weight_scale, np.minimum(needed, _LARGEST)).astype(np.float32))
 
 
 def overflow_note(values: npt.NDArray[np.float32], name: str, params: TensorParams) -> tuple[Note, ...]:

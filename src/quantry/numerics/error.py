@@ -76,12 +76,12 @@ class Moments:
 
     @cached_property
     def _totals(self) -> list[float]:
-        return [float(part.sum()) for part in self._parts]
+        return [float(moment.sum()) for moment in self._parts]
 
     @cached_property
     def _running(self) -> list[Floats]:
         # Counting from the nearer end keeps the digits: far from zero the sums are those of the few values beyond.
-        return [_from_both_ends(part, self._middle) for part in self._parts]
+        return [_from_both_ends(moment, self._middle) for moment in self._parts]
 
     @cached_property
     def _density(self) -> Floats:
@@ -110,8 +110,8 @@ class Moments:
         crosses = from_right[..., 1:] & ~from_right[..., :-1]
         return Sums(
             *(
-                np.diff(running[index] + part) + crosses * total
-                for running, part, total in zip(self._running, cut, self._totals, strict=True)
+                np.diff(running[index] + moment) + crosses * total
+                for running, moment, total in zip(self._running, cut, self._totals, strict=True)
             )
         )
 
@@ -121,11 +121,11 @@ def _segment(mass: Floats, start: Floats, end: Floats) -> tuple[Floats, Floats, 
     return mass, mass * (start + end) / 2, mass * (start * start + start * end + end * end) / 3
 
 
-def _from_both_ends(parts: Floats, middle: int) -> Floats:
+def _from_both_ends(values: Floats, middle: int) -> Floats:
     """Return running sums before each part: from the left up to `middle`, minus those from the right beyond it."""
-    left = np.concatenate([[0.0], np.cumsum(parts[:middle])])
-    right = np.cumsum(parts[middle:][::-1])[::-1]
-    return np.concatenate([left, -right[1:], [0.0]]) if len(right) else left
+    from_left = np.concatenate([[0.0], np.cumsum(values[:middle])])
+    right = np.cumsum(values[middle:][::-1])[::-1]
+    return np.concatenate([from_left, -right[1:], [0.0]]) if len(right) else from_left
 
 
 _NARROW = 1e-6
@@ -160,9 +160,9 @@ def mean_clipping(moments: Moments, low: Floats, high: Floats) -> Floats:
         high: Upper ends, [M].
     """
     infinity = np.full_like(low, np.inf)
-    parts = moments.between(np.stack([-infinity, low, high, infinity], axis=1))
+    moment_sums = moments.between(np.stack([-infinity, low, high, infinity], axis=1))
     ends = np.stack([low, low, high], axis=1)
-    squares = parts.second - 2 * ends * parts.first + ends * ends * parts.mass
+    squares = moment_sums.second - 2 * ends * moment_sums.first + ends * ends * moment_sums.mass
     return np.asarray(np.maximum(squares[:, 0] + squares[:, 2], 0.0) / moments.total)
 
 
@@ -183,7 +183,7 @@ def _error_by_levels(moments: Moments, scale: Floats, zero_point: Floats, grid: 
     points = np.empty((len(scale), 2 * levels.shape[1] + 1))
     points[:, ::2], points[:, 1::2] = edges, levels
     halves = moments.between(points)
-    below, above = Sums(*(part[:, ::2] for part in halves)), Sums(*(part[:, 1::2] for part in halves))
+    below, above = Sums(*(half[:, ::2] for half in halves)), Sums(*(half[:, 1::2] for half in halves))
     return _not_negative(above.first - below.first - levels * (above.mass - below.mass))
 
 
@@ -229,10 +229,10 @@ def _clip(values: Floats, ends: tuple[float, float]) -> Floats:
 
 def _sawtooth_integral(u: Floats, power: int) -> Floats:
     nearest = np.rint(u)
-    rest = u - nearest
+    remainder = u - nearest
     if power == 1:
-        return np.asarray(nearest / 4 + rest * np.abs(rest) / 2)
-    return np.asarray(nearest / 12 + rest * rest * rest / 3)
+        return np.asarray(nearest / 4 + remainder * np.abs(remainder) / 2)
+    return np.asarray(nearest / 12 + remainder * remainder * remainder / 3)
 
 
 def _tail_integral(near: Floats, far: Floats, power: int) -> Floats:

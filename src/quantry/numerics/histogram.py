@@ -143,19 +143,19 @@ class ChannelStats:
         """Largest magnitude of the finite values of each channel, float32 [c]; 0 without any."""
         return np.maximum(np.maximum(self.maxima, -self.minima), np.float32(0.0))
 
-    def merge(self, other: "ChannelStats") -> "ChannelStats":
+    def merge(self, added_stats: "ChannelStats") -> "ChannelStats":
         """Return the statistics of both sets of values together."""
-        if self.minima.shape != other.minima.shape:
+        if self.minima.shape != added_stats.minima.shape:
             raise InternalError(
                 "statistics of channels can be merged only for equal numbers of channels, got "
-                f"{len(self.minima)} and {len(other.minima)}; in ChannelStats.merge"
+                f"{len(self.minima)} and {len(added_stats.minima)}; in ChannelStats.merge"
             )
         return ChannelStats(
-            np.minimum(self.minima, other.minima),
-            np.maximum(self.maxima, other.maxima),
-            np.maximum(np.minimum(self.peaks, other.peaks), np.maximum(self.runners_up, other.runners_up)),
-            self.squares + other.squares,
-            self.nonzero + other.nonzero,
+            np.minimum(self.minima, added_stats.minima),
+            np.maximum(self.maxima, added_stats.maxima),
+            np.maximum(np.minimum(self.peaks, added_stats.peaks), np.maximum(self.runners_up, added_stats.runners_up)),
+            self.squares + added_stats.squares,
+            self.nonzero + added_stats.nonzero,
         )
 
 
@@ -194,24 +194,26 @@ class TensorStats:
         """Number of values that are neither NaN nor infinite."""
         return self.count - self.nan_count - self.inf_count
 
-    def merge(self, other: "TensorStats") -> "TensorStats":
+    def merge(self, added_stats: "TensorStats") -> "TensorStats":
         """Return the statistics of both sets of values together.
 
         Associative, and commutative except for the order of the batches. Statistics of channels remain only if both
         have them.
         """
-        codes, counts = add_histograms([(self.codes, self.counts), (other.codes, other.counts)])
+        codes, counts = add_histograms([(self.codes, self.counts), (added_stats.codes, added_stats.counts)])
         return TensorStats(
-            minimum=min(self.minimum, other.minimum),
-            maximum=max(self.maximum, other.maximum),
-            count=self.count + other.count,
-            nan_count=self.nan_count + other.nan_count,
-            inf_count=self.inf_count + other.inf_count,
-            batch_minima=np.concatenate([self.batch_minima, other.batch_minima]),
-            batch_maxima=np.concatenate([self.batch_maxima, other.batch_maxima]),
+            minimum=min(self.minimum, added_stats.minimum),
+            maximum=max(self.maximum, added_stats.maximum),
+            count=self.count + added_stats.count,
+            nan_count=self.nan_count + added_stats.nan_count,
+            inf_count=self.inf_count + added_stats.inf_count,
+            batch_minima=np.concatenate([self.batch_minima, added_stats.batch_minima]),
+            batch_maxima=np.concatenate([self.batch_maxima, added_stats.batch_maxima]),
             codes=codes,
             counts=counts,
-            channels=None if self.channels is None or other.channels is None else self.channels.merge(other.channels),
+            channels=None
+            if self.channels is None or added_stats.channels is None
+            else self.channels.merge(added_stats.channels),
         )
 
     def distribution(self) -> Distribution:
@@ -219,11 +221,11 @@ class TensorStats:
         return histogram_distribution(self.codes, self.counts, self.minimum, self.maximum)
 
 
-def add_histograms(parts: list[Histogram]) -> Histogram:
+def add_histograms(histograms: list[Histogram]) -> Histogram:
     """Return the sum of sparse histograms, codes ascending."""
-    codes, position = np.unique(np.concatenate([codes for codes, _ in parts]), return_inverse=True)
+    codes, position = np.unique(np.concatenate([codes for codes, _ in histograms]), return_inverse=True)
     counts = np.zeros(len(codes), np.int64)
-    np.add.at(counts, position, np.concatenate([counts for _, counts in parts]))
+    np.add.at(counts, position, np.concatenate([counts for _, counts in histograms]))
     return codes, counts
 
 
@@ -279,13 +281,13 @@ def _in_tails(stats: TensorStats, nearest: int, mass: float) -> float:
     """Return the smallest ``t`` with at least this mass in ``[-t, t]``, given a code that is not larger."""
     first_negative = int(stats.codes.searchsorted(NEGATIVE))
     right = slice(int(stats.codes.searchsorted(nearest)), first_negative)
-    left = slice(int(stats.codes.searchsorted(NEGATIVE + nearest)), len(stats.codes))
-    inner = float(stats.counts[: right.start].sum() + stats.counts[first_negative : left.start].sum())
+    negative = slice(int(stats.codes.searchsorted(NEGATIVE + nearest)), len(stats.codes))
+    inner = float(stats.counts[: right.start].sum() + stats.counts[first_negative : negative.start].sum())
     if nearest and inner >= mass:
         # The left tail has exactly the mass that is cut off: the quantile is its end, and t is the next value inwards.
         return _in_tails(stats, 0, mass)
-    magnitudes = np.concatenate([stats.codes[right], stats.codes[left] - NEGATIVE])
-    counts = np.concatenate([stats.counts[right], stats.counts[left]])
+    magnitudes = np.concatenate([stats.codes[right], stats.codes[negative] - NEGATIVE])
+    counts = np.concatenate([stats.counts[right], stats.counts[negative]])
     order = np.argsort(magnitudes, kind="stable")
     running = inner + np.cumsum(counts[order], dtype=np.float64)
     code = magnitudes[order[min(int(running.searchsorted(mass)), len(running) - 1)]]

@@ -80,10 +80,10 @@ class WeightGridTask(ctypes.Structure):
     @classmethod
     def of(cls, shape: tuple[int, int, int], scale: Single, lowest: Single, highest: Single) -> "WeightGridTask":
         """Return the grid of weights ``[groups, rows, width]``; the three arrays broadcast to that shape."""
-        views = [np.broadcast_to(np.asarray(part, np.float32), shape) for part in (scale, lowest, highest)]
+        views = [np.broadcast_to(np.asarray(array, np.float32), shape) for array in (scale, lowest, highest)]
         strides = ([step // 4 for step in view.strides] for view in views)
-        parts = [_Broadcast(view.ctypes.data, *steps) for view, steps in zip(views, strides, strict=True)]
-        task = cls(shape[1], shape[2], *parts)
+        broadcasts = [_Broadcast(view.ctypes.data, *steps) for view, steps in zip(views, strides, strict=True)]
+        task = cls(shape[1], shape[2], *broadcasts)
         task.views = views  # C only has addresses, which do not keep the arrays alive.
         return task
 
@@ -108,9 +108,9 @@ class GroupLines(ctypes.Structure):
             raise InternalError(f"a kernel's lines must be float32, got {lines.dtype}; in numerics")
         scratch = np.empty((size, cls.LANES), np.float32)
         steps = (step // lines.itemsize for step in lines.strides)
-        found = cls(lines.ctypes.data, *steps, *lines.shape, size, scratch.ctypes.data)
-        found.arrays = lines, scratch  # C only has addresses, which do not keep the arrays alive.
-        return found
+        task = cls(lines.ctypes.data, *steps, *lines.shape, size, scratch.ctypes.data)
+        task.arrays = lines, scratch  # C only has addresses, which do not keep the arrays alive.
+        return task
 
     @property
     def groups(self) -> int:
@@ -235,18 +235,18 @@ class Kernels:
         return int(ranks[0]), int(ranks[1])
 
     def round_with_feedback(
-        self, grid: WeightGridTask, spread: Single, rest: Single, result: Single, rows: range
+        self, grid: WeightGridTask, spread: Single, remainder: Single, result: Single, rows: range
     ) -> None:
         """Round some rows column by column; later columns compensate the error of each.
 
         Args:
             grid: The values to round to.
             spread: How much of it, ``[groups, width, width]``.
-            rest: The weights, ``[groups, rows, width]``; overwritten.
+            remainder: The weights, ``[groups, rows, width]``; overwritten.
             result: The weights; becomes the rounded weights.
             rows: Which rows, counted over all groups.
         """
-        arrays = (_address(array, np.float32) for array in (spread, rest, result))
+        arrays = (_address(array, np.float32) for array in (spread, remainder, result))
         self._functions["round_with_feedback"](ctypes.byref(grid), *arrays, rows.start, rows.stop)
 
     def descend(self, grid: WeightGridTask, gram: Single, slope: Single, current: Single, rows: range) -> bool:
@@ -270,16 +270,16 @@ class Kernels:
         return packed
 
     def search_groups(
-        self, lines: GroupLines, parts: Sequence[float], **options: float
+        self, lines: GroupLines, shares: Sequence[float], **options: float
     ) -> tuple[Single, Single, npt.NDArray[np.bool_]]:
         """Return scale, zero point and whether all values are zero, ``[count, groups]``.
 
         Args:
             lines: The values.
-            parts: Three parts of a group's whole range, whose scales are compared.
+            shares: Three parts of a group's whole range, whose scales are compared.
             options: The other numbers of `GroupSearchTask`.
         """
-        ranges = np.asarray(parts, np.float64)
+        ranges = np.asarray(shares, np.float64)
         scale, zero = np.empty(lines.padded, np.float32), np.empty(lines.padded, np.float32)
         empty = np.empty(lines.padded, np.bool_)
         arrays: dict[str, npt.NDArray[Any]] = {"parts": ranges, "scale": scale, "zero": zero, "empty": empty}
@@ -333,18 +333,18 @@ def loaded(level: str | None = None) -> Kernels | None:
     Raises:
         InternalError: The processor does not support the given level.
     """
-    wanted = os.environ.get(SWITCH, "").lower()
-    library = None if wanted in _OFF else _library()
+    setting = os.environ.get(SWITCH, "").lower()
+    library = None if setting in _OFF else _library()
     if library is None:
         return None
     levels = _supported(library)
     if not levels:
         _LOG.warning("%s; %s", _OLD_PROCESSOR, _SLOWER)
         return None
-    if wanted and wanted not in levels:
-        _LOG.warning("%s must be off or one of %s, got %r; %s is used", SWITCH, levels, wanted, levels[-1])
-        wanted = ""
-    level = level or wanted or levels[-1]
+    if setting and setting not in levels:
+        _LOG.warning("%s must be off or one of %s, got %r; %s is used", SWITCH, levels, setting, levels[-1])
+        setting = ""
+    level = level or setting or levels[-1]
     if level not in levels:
         raise InternalError(f"the level of the kernels must be one of {levels}, got {level!r}; in numerics")
     try:

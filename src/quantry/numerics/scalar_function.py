@@ -283,8 +283,8 @@ def _refine(function: ScalarFunction, low: float, high: float) -> TurningPoint:
     sign = 1.0 if inside <= ends.min() else -1.0
     for _ in range(100):
         third = (high - low) / 3
-        left, right = sign * function.evaluate(np.array([low + third, high - third]))
-        low, high = (low, high - third) if left < right else (low + third, high)
+        lower, upper = sign * function.evaluate(np.array([low + third, high - third]))
+        low, high = (low, high - third) if lower < upper else (low + third, high)
     position = float(low + high) / 2
     return TurningPoint(position, _tolerance(function, position))
 

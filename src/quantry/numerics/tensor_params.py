@@ -139,12 +139,12 @@ class QuantParams:
         ends = np.cumsum([entry["size"] for entry in meta["tensors"]], dtype=np.int64)
         tensors = {}
         for entry, end in zip(meta["tensors"], ends, strict=True):
-            part = slice(int(end) - entry["size"], int(end))
+            extent = slice(int(end) - entry["size"], int(end))
             shape = tuple(entry.get("shape", () if entry["axis"] is None else (entry["size"],)))
             tensors[entry["name"]] = TensorParams(
                 dtype=DataType(entry["dtype"]),
-                scale=blob.arrays["scales"][part].reshape(shape),
-                zero_point=blob.arrays["zero_points"][part].reshape(shape),
+                scale=blob.arrays["scales"][extent].reshape(shape),
+                zero_point=blob.arrays["zero_points"][extent].reshape(shape),
                 axis=entry["axis"],
                 limits=None if entry["limits"] is None else (entry["limits"][0], entry["limits"][1]),
                 group=entry.get("group"),

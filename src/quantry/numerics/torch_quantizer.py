@@ -128,7 +128,7 @@ def fake_quantize_as(values: Tensor, params: TensorParams) -> Tensor:
         values: Floats of any shape.
         params: Type, scale and zero point: one scale, or one per index along an axis.
     """
-    scale, zero_point = (torch.tensor(part, device=values.device) for part in (params.scale, params.zero_point))
+    scale, zero_point = (torch.tensor(array, device=values.device) for array in (params.scale, params.zero_point))
     if params.dtype.is_float8:
         return fake_quantize_float8(values, scale, params.dtype, params.axis)
     return fake_quantize(values, scale, zero_point.float(), (params.lowest, params.highest), params.axis)
@@ -183,8 +183,8 @@ def _kernels(values: Tensor) -> ModuleType | None:
     if torch_kernels.can_read(values):
         return torch_kernels
     if values.is_cuda and not torch.compiler.is_compiling():  # the compiler fuses plain operations itself
-        found = _triton_kernels()
-        return found if found is not None and values.dtype in found.TYPES else None
+        kernels = _triton_kernels()
+        return kernels if kernels is not None and values.dtype in kernels.TYPES else None
     return None
 
 

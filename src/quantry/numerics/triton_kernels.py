@@ -70,16 +70,16 @@ class _FakeQuantize(torch.autograd.Function):  # type: ignore[misc]
         codes, parameter, zero_point = ctx.saved_tensors
         by_values, count = torch.empty_like(codes, dtype=gradients[0].dtype), codes.numel()
         gradient, codes = in_order_of(gradients[0], by_values), in_order_of(codes, by_values)
-        parts = torch.empty(_blocks(count), dtype=torch.float32, device=codes.device)
+        block_sums = torch.empty(_blocks(count), dtype=torch.float32, device=codes.device)
         weight, log2 = 1.0 if ctx.weight is None else ctx.weight, ctx.weight is None
         with _on_device(codes):
             gradient_kernel[(_blocks(count),)](
-                gradient, codes, by_values, parts, weight, parameter, zero_point, count, *ctx.limits, log2, _BLOCK
+                gradient, codes, by_values, block_sums, weight, parameter, zero_point, count, *ctx.limits, log2, _BLOCK
             )
         if not ctx.needs_input_grad[1]:
             return by_values, None, None, None, None
         # A second kernel adds the blocks up. Atomic additions would give other bits on every run.
-        by_scale = parts if parts.numel() == 1 else parts.sum()
+        by_scale = block_sums if block_sums.numel() == 1 else block_sums.sum()
         return by_values, by_scale.reshape(parameter.shape), None, None, None
 
 
@@ -108,16 +108,16 @@ def rounded(x):  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator]
 def scale_and_steps(x, parameter, log2: tl.constexpr):  # type: ignore[no-untyped-def]
     """Return the scale and the values divided by it."""
-    given = tl.load(parameter)
+    stored = tl.load(parameter)
     if log2:
         # Build the powers of two from their exponents: exact, and so is the product with the reciprocal. The GPU's
         # exp2 is an approximation.
-        exponent = tl.minimum(tl.maximum(rounded(given), -126.0), 126.0).to(tl.int32)
+        exponent = tl.minimum(tl.maximum(rounded(stored), -126.0), 126.0).to(tl.int32)
         scale = ((exponent + 127) << 23).to(tl.float32, bitcast=True)
         steps = x * ((127 - exponent) << 23).to(tl.float32, bitcast=True)
     else:
-        scale = given
-        steps = tl.div_rn(x, tl.zeros_like(x) + given)  # x / given would not be rounded correctly
+        scale = stored
+        steps = tl.div_rn(x, tl.zeros_like(x) + stored)  # x / given would not be rounded correctly
     return scale, steps
 
 
@@ -135,18 +135,18 @@ def quantize_kernel(  # type: ignore[no-untyped-def] # noqa: PLR0913, PLR0917
     block: tl.constexpr,
 ):
     """Write the quantized values, and one byte per value for the backward pass."""
-    places = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
-    valid = places < count
-    x = tl.load(values + places, mask=valid, other=0.0).to(tl.float32)
+    offsets = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    valid = offsets < count
+    x = tl.load(values + offsets, mask=valid, other=0.0).to(tl.float32)
     scale, steps = scale_and_steps(x, parameter, log2)
     shift = tl.load(zero_point).to(tl.float32)
     lowest, highest = low - shift, high - shift
     levels = rounded(steps)
     clipped = tl.minimum(tl.maximum(levels, lowest), highest)
-    rest = rounded((clipped - steps) * 252.0)
-    code = tl.where(levels < lowest, -128.0, tl.where(levels > highest, 127.0, rest))
-    tl.store(results + places, (clipped * scale).to(results.dtype.element_ty), mask=valid)
-    tl.store(codes + places, code.to(tl.int8), mask=valid)
+    remainder = rounded((clipped - steps) * 252.0)
+    code = tl.where(levels < lowest, -128.0, tl.where(levels > highest, 127.0, remainder))
+    tl.store(results + offsets, (clipped * scale).to(results.dtype.element_ty), mask=valid)
+    tl.store(codes + offsets, code.to(tl.int8), mask=valid)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -165,16 +165,16 @@ def gradient_kernel(  # type: ignore[no-untyped-def] # noqa: PLR0913, PLR0917
     block: tl.constexpr,
 ):
     """Write the gradient of the values, and each block's part of the gradient of the scale."""
-    places = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
-    valid = places < count
-    gradient = tl.load(gradients + places, mask=valid, other=0.0)
-    code = tl.load(codes + places, mask=valid, other=0).to(tl.float32)
+    offsets = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    valid = offsets < count
+    gradient = tl.load(gradients + offsets, mask=valid, other=0.0)
+    code = tl.load(codes + offsets, mask=valid, other=0).to(tl.float32)
     below, above = code < -127.0, code > 126.0
-    tl.store(by_values + places, tl.where(below | above, 0.0, gradient).to(by_values.dtype.element_ty), mask=valid)
+    tl.store(by_values + offsets, tl.where(below | above, 0.0, gradient).to(by_values.dtype.element_ty), mask=valid)
     shift = tl.load(zero_point).to(tl.float32)
     slope = tl.where(below, low - shift, tl.where(above, high - shift, code / 252.0))
-    part = tl.sum(gradient.to(tl.float32) * slope, axis=0)
+    block_sum = tl.sum(gradient.to(tl.float32) * slope, axis=0)
     if log2:
         scale, _ = scale_and_steps(slope, parameter, log2)
-        part = part * scale * 0.6931471805599453
-    tl.store(by_scale + tl.program_id(0), part * weight)
+        block_sum = block_sum * scale * 0.6931471805599453
+    tl.store(by_scale + tl.program_id(0), block_sum * weight)

@@ -62,9 +62,9 @@ class BodyCalls:
         if sum(array.nbytes for array in arrays.values()) >= KEEP_BELOW_BYTES:
             return None
         meta = {
-            "calls": [[place.node, place.attribute, len(calls)] for place, calls in self.calls.items()],
+            "calls": [[body_place.node, body_place.attribute, len(calls)] for body_place, calls in self.calls.items()],
             "names": [list(calls[0]) for calls in self.calls.values()],
-            "reasons": [[place.node, place.attribute, reason] for place, reason in self.reasons.items()],
+            "reasons": [[body_place.node, body_place.attribute, reason] for body_place, reason in self.reasons.items()],
         }
         return Blob(meta, arrays, notes=self.notes)
 
@@ -103,13 +103,13 @@ def body_calls(model: FloatModel, data: CalibrationData, options: ObserveOptions
     graph = model.model.graph
     reasons: dict[BodyPlace, str] = {}
     runners: list[_Runner] = []
-    for node, place in bodies_with_layers(graph):
-        runner = _Runner(model.model, node, place, options.providers)
+    for node, body_place in bodies_with_layers(graph):
+        runner = _Runner(model.model, node, body_place, options.providers)
         reason = runner.obstacle()
         if reason is None:
             runners.append(runner)
         else:
-            reasons[place] = reason
+            reasons[body_place] = reason
     if runners:
         _watch(model.model, data, options.providers, runners)
     calls = {runner.place: tuple(runner.kept.calls) for runner in runners if runner.kept.calls and not runner.failure}
@@ -119,35 +119,35 @@ def body_calls(model: FloatModel, data: CalibrationData, options: ObserveOptions
 
 
 @stage(name="body_as_model", version=1, environment=depends_on("onnx", "onnx_ir"))
-def body_as_model(model: FloatModel, place: BodyPlace, calls: BodyCalls | None = None) -> FloatModel:
+def body_as_model(model: FloatModel, body_place: BodyPlace, calls: BodyCalls | None = None) -> FloatModel:
     """Return a body as a model whose inputs are what it reads.
 
     Args:
         model: The model that contains it.
-        place: Where it is.
+        body_place: Where it is.
         calls: What it read; None if only what the model declares about its inputs is known.
 
     Raises:
         ModelError: Type or rank of an input is unknown.
     """
-    return FloatModel(body_model(model.model, place, () if calls is None else calls.calls[place]))
+    return FloatModel(body_model(model.model, body_place, () if calls is None else calls.calls[body_place]))
 
 
 def _watch(model: ir.Model, data: CalibrationData, providers: Sequence[str], runners: Sequence["_Runner"]) -> None:
-    wanted = {name for runner in runners for name in runner.reads}
-    given = {value.name for value in model.graph.inputs}
-    shown = frozenset(wanted - given)
+    read_names = {name for runner in runners for name in runner.reads}
+    input_names = {value.name for value in model.graph.inputs}
+    observed_names = frozenset(read_names - input_names)
     session: InferenceSession | None = None
-    if shown:
-        segment = segment_of(model, list(model.graph), shown, frozenset())
+    if observed_names:
+        segment = segment_of(model, list(model.graph), observed_names, frozenset())
         session = open_session(segment, SessionOptions.float_segment(providers))
     for sample in progress(data, "observing bodies", data.size):
-        found: dict[str, Any] = dict(sample)
+        values: dict[str, Any] = dict(sample)
         if session is not None:
             fed = {entry.name: sample[entry.name] for entry in session.get_inputs()}
-            found |= run_session(session, fed)
+            values |= run_session(session, fed)
         for runner in runners:
-            runner.watch(found)
+            runner.watch(values)
 
 
 class _Kept:
@@ -177,12 +177,12 @@ class _Kept:
 class _Runner:
     """Finds the calls of one body in the values of the main graph."""
 
-    def __init__(self, model: ir.Model, node: ir.Node, place: BodyPlace, providers: Sequence[str]) -> None:
-        self.place = place
+    def __init__(self, model: ir.Model, node: ir.Node, body_place: BodyPlace, providers: Sequence[str]) -> None:
+        self.place = body_place
         self.kept = _Kept()
         self.failure = ""
         self._model, self._node, self._providers = model, node, providers
-        self._body = body_of(node, place.attribute)
+        self._body = body_of(node, body_place.attribute)
         self._outer = [value for value in outer_values(self._body) if not _is_constant(value)]
         self._fixed = {
             value.name or "": value.const_value.numpy()
@@ -211,15 +211,15 @@ class _Runner:
             return "it gives the name of a tensor around it to one of its own"
         return None if names else "it reads nothing that depends on the model's inputs"
 
-    def watch(self, found: Mapping[str, Any]) -> None:
+    def watch(self, tensors: Mapping[str, Any]) -> None:
         """Add the calls of one run of the model.
 
         Args:
-            found: The tensors of `reads`, by name.
+            tensors: The tensors of `reads`, by name.
         """
         if self.failure:
             return
-        values = {**self._fixed, **{name: found[name] for name in self.reads}}
+        values = {**self._fixed, **{name: tensors[name] for name in self.reads}}
         around = {value.name or "": values[value.name or ""] for value in self._outer}
         try:
             for call in self._calls(values, around):
@@ -248,8 +248,8 @@ class _Runner:
     def _calls(self, values: Mapping[str, Any], around: Call) -> Iterator[Call]:
         inputs = [None if value is None else values[value.name or ""] for value in self._node.inputs]
         if self._node.op_type == "If":
-            taken = "then_branch" if np.asarray(inputs[0]).reshape(-1)[0] else "else_branch"
-            if taken == self.place.attribute:
+            branch = "then_branch" if np.asarray(inputs[0]).reshape(-1)[0] else "else_branch"
+            if branch == self.place.attribute:
                 yield around
         elif self._node.op_type == "Loop":
             yield from self._loop(inputs, around)
@@ -266,8 +266,8 @@ class _Runner:
             if number >= _MOST_ROUNDS:
                 self._stopped = True
                 return
-            own = [_single(number, np.int64, counter), _single(goes_on, np.bool_, condition), *current]
-            call = {**_named(self._body.inputs, own), **around}
+            loop_inputs = [_single(number, np.int64, counter), _single(goes_on, np.bool_, condition), *current]
+            call = {**_named(self._body.inputs, loop_inputs), **around}
             yield call
             outputs = self._run(call)
             goes_on = bool(outputs[0].reshape(-1)[0])
@@ -292,8 +292,8 @@ class _Runner:
             single = body_model(self._model, self.place, [call], any_size=True)
             self._session = open_session(single, SessionOptions.float_segment(self._providers))
         fed = {entry.name: call[entry.name] for entry in self._session.get_inputs()}
-        found = run_session(self._session, fed)
-        return [found[value.name or ""] for value in self._body.outputs]
+        results = run_session(self._session, fed)
+        return [results[value.name or ""] for value in self._body.outputs]
 
 
 def _is_constant(value: ir.Value) -> bool:

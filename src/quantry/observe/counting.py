@@ -58,10 +58,10 @@ def count_codes(flat: FloatArray, histogram: Counts) -> Extremes:
     return low + 0.0, high + 0.0
 
 
-def joined(one: Extremes, other: Extremes) -> Extremes:
+def joined(first: Extremes, second: Extremes) -> Extremes:
     """Return the extremes of two sets of values together; NaN if any value is not finite."""
-    low, high = min(one[0], other[0]), max(one[1], other[1])
-    return (low, high) if all(map(math.isfinite, other)) and not math.isnan(one[0]) else (math.nan, math.nan)
+    low, high = min(first[0], second[0]), max(first[1], second[1])
+    return (low, high) if all(map(math.isfinite, second)) and not math.isnan(first[0]) else (math.nan, math.nan)
 
 
 def _count_compiled(compiled: kernels.Kernels, flat: FloatArray, histogram: Counts) -> Extremes:
@@ -176,11 +176,11 @@ class TensorCounter:
         """Count the codes; return the extrema, which are not finite if any value is not."""
         extremes = math.inf, -math.inf
         for start in range(0, flat.size, HISTOGRAM_LIMIT):
-            part = flat[start : start + HISTOGRAM_LIMIT]
-            if self._until_full < part.size:
+            block = flat[start : start + HISTOGRAM_LIMIT]
+            if self._until_full < block.size:
                 self._empty_histogram()
-            self._until_full -= part.size
-            extremes = joined(extremes, code_counter()(part, self._histogram))
+            self._until_full -= block.size
+            extremes = joined(extremes, code_counter()(block, self._histogram))
         return extremes
 
     def _all_counts(self) -> Histogram:
@@ -206,7 +206,7 @@ class TensorCounter:
         rows = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
         # Reductions with a mask take several times as long.
         finite = True if is_finite else np.isfinite(rows)
-        found = ChannelStats(
+        stats = ChannelStats(
             rows.min(axis=1, initial=np.inf, where=finite),
             rows.max(axis=1, initial=-np.inf, where=finite),
             np.zeros(len(rows), np.float32),
@@ -214,7 +214,7 @@ class TensorCounter:
             # Faster than count_nonzero along an axis, which converts the values first.
             np.array([np.count_nonzero(row) for row in rows != 0], np.int64),
         )
-        self._channels = found if self._channels is None else self._channels.merge(found)
+        self._channels = stats if self._channels is None else self._channels.merge(stats)
 
 
 def _nearest(flat: FloatArray, turn: TurningPoint, space: FloatArray) -> tuple[float, float]:
@@ -224,18 +224,18 @@ def _nearest(flat: FloatArray, turn: TurningPoint, space: FloatArray) -> tuple[f
     always has one among its first values, so the search starts with a few values and takes more at a time later.
     """
     position = np.float32(turn.position)
-    left, right = -math.inf, math.inf
+    below_zero, above_zero = -math.inf, math.inf
     start, length = 0, FIRST_SEARCH
-    while start < flat.size and right > turn.tolerance and -left > turn.tolerance:
+    while start < flat.size and above_zero > turn.tolerance and -below_zero > turn.tolerance:
         distance = np.subtract(flat[start : start + length], position, out=space[: min(length, flat.size - start)])
         # As unsigned integers, the smallest is the positive float nearest to zero; as signed integers, the smallest is
         # the negative float nearest to zero.
         above = np.minimum.reduce(distance.view(np.uint32)).view(np.float32)
         below = np.minimum.reduce(distance.view(np.int32)).view(np.float32)
-        right = right if np.signbit(above) else min(right, float(above))
-        left = max(left, float(below)) if np.signbit(below) else left
+        above_zero = above_zero if np.signbit(above) else min(above_zero, float(above))
+        below_zero = max(below_zero, float(below)) if np.signbit(below) else below_zero
         start, length = start + length, min(2 * length, CHUNK)
     return (
-        float(position + np.float32(left)) if left > -math.inf else math.nan,
-        float(position + np.float32(right)) if right < math.inf else math.nan,
+        float(position + np.float32(below_zero)) if below_zero > -math.inf else math.nan,
+        float(position + np.float32(above_zero)) if above_zero < math.inf else math.nan,
     )

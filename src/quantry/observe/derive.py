@@ -48,8 +48,8 @@ def derived_histogram(source: Distribution, function: ScalarFunction) -> Histogr
     pieces = _pieces(function, source)
     owner = np.repeat(np.arange(len(pieces)), pieces)
     # Piece p of n lies at (p + 1/2) / n of the bin's width.
-    place = (np.arange(0.5, len(owner)) - (np.cumsum(pieces) - pieces)[owner]) / pieces[owner]
-    middle = source.lower[owner] + (source.upper - source.lower)[owner] * place
+    fraction = (np.arange(0.5, len(owner)) - (np.cumsum(pieces) - pieces)[owner]) / pieces[owner]
+    middle = source.lower[owner] + (source.upper - source.lower)[owner] * fraction
     image = _rounded(function.evaluate(middle))
     return _whole_counts(_value_order(image), (source.counts / pieces)[owner])
 
@@ -58,18 +58,18 @@ def derived_extrema(root: RootStats, function: ScalarFunction) -> Extrema:
     """Return the smallest and largest ``function(x)`` of each sample."""
     candidates = [root.stats.batch_minima, root.stats.batch_maxima]
     candidates += [nearest for pair in root.near_turns.values() for nearest in pair]
-    seen = np.stack(candidates).astype(np.float64)
-    values = function.evaluate(seen.reshape(-1)).reshape(seen.shape)
+    extremes = np.stack(candidates).astype(np.float64)
+    values = function.evaluate(extremes.reshape(-1)).reshape(extremes.shape)
     return _rounded(np.fmin.reduce(values)), _rounded(np.fmax.reduce(values))
 
 
 def combined_stats(histograms: Sequence[Histogram], extrema: Sequence[Extrema], repeats: Sequence[int]) -> TensorStats:
     """Return the statistics of concatenated tensors, each repeated a number of times."""
-    parts = [(codes, counts * repeat) for (codes, counts), repeat in zip(histograms, repeats, strict=True)]
+    scaled = [(codes, counts * repeat) for (codes, counts), repeat in zip(histograms, repeats, strict=True)]
     minima = np.min([low for low, _ in extrema], axis=0)
     maxima = np.max([high for _, high in extrema], axis=0)
     minimum, maximum = minima.min(initial=np.inf), maxima.max(initial=-np.inf)
-    codes, counts = parts[0] if len(parts) == 1 else add_histograms(parts)
+    codes, counts = scaled[0] if len(scaled) == 1 else add_histograms(scaled)
     codes, counts = _with_value(_with_value((codes, counts), minimum), maximum)
     return TensorStats(
         minimum=float(minimum),
@@ -91,13 +91,13 @@ def _with_value(histogram: Histogram, value: np.float32) -> Histogram:
     """
     codes, counts = histogram
     code = np.array([value + np.float32(0.0)]).view(np.uint32) >> 16  # adding zero removes the sign of -0.0
-    place = int(np.searchsorted(codes, code[0]))
-    if len(codes) == 0 or (place < len(codes) and codes[place] == code[0]):
+    position = int(np.searchsorted(codes, code[0]))
+    if len(codes) == 0 or (position < len(codes) and codes[position] == code[0]):
         return histogram
     distance = np.abs(_renumbered(codes.astype(np.int64)) - _renumbered(code.astype(np.int64)))
     lent = counts.copy()
     lent[np.argmin(distance)] -= 1
-    codes, counts = np.insert(codes, place, code[0]), np.insert(lent, place, 1)
+    codes, counts = np.insert(codes, position, code[0]), np.insert(lent, position, 1)
     return codes[counts > 0], counts[counts > 0]
 
 
@@ -128,11 +128,11 @@ def _whole_counts(order: npt.NDArray[np.int64], mass: Numbers) -> Histogram:
     """Return the sum of the masses at each place as whole numbers; every cumulative count is off by at most 0.5."""
     first = int(order.min(initial=0))
     sums = np.bincount(order - first, mass)
-    places = np.flatnonzero(sums)
-    counts = np.diff(np.rint(np.cumsum(sums[places])), prepend=0.0).astype(np.int64)
-    places, counts = places[counts > 0] + first, counts[counts > 0]
-    negative = int(np.searchsorted(places, 0))
-    codes = np.concatenate([places[negative:], NEGATIVE - 1 - places[:negative][::-1]])
+    positions = np.flatnonzero(sums)
+    counts = np.diff(np.rint(np.cumsum(sums[positions])), prepend=0.0).astype(np.int64)
+    positions, counts = positions[counts > 0] + first, counts[counts > 0]
+    negative = int(np.searchsorted(positions, 0))
+    codes = np.concatenate([positions[negative:], NEGATIVE - 1 - positions[:negative][::-1]])
     return codes.astype(np.uint16), np.concatenate([counts[negative:], counts[:negative][::-1]])
 
 

@@ -144,12 +144,12 @@ class _Tracer:
     def _derive_movement(self, node: ir.Node, name: str) -> bool:
         """Record the output as the concatenated values of its inputs, if possible."""
         counts = _repeats(node)
-        parts = [self.terms.get(_name(value)) for value in counts]
-        if not counts or len(node.outputs) != 1 or any(part is None for part in parts):
+        operands = [self.terms.get(_name(value)) for value in counts]
+        if not counts or len(node.outputs) != 1 or any(operand is None for operand in operands):
             return False
         totals: dict[tuple[str, ScalarFunction], int] = {}
-        for repeat, part in zip(counts.values(), parts, strict=True):
-            for term in part or ():
+        for repeat, operand in zip(counts.values(), operands, strict=True):
+            for term in operand or ():
                 key = (term.root, term.function)
                 totals[key] = totals.get(key, 0) + term.repeat * repeat
         if len(totals) > MAX_TERMS:

@@ -146,8 +146,8 @@ def _lengths(stats: TensorStats) -> tuple[int, int, int]:
     return len(stats.batch_minima), len(stats.codes), channels
 
 
-def _join(parts: Iterable[npt.NDArray[Any] | None], dtype: type[np.generic]) -> npt.NDArray[Any]:
-    present = [part for part in parts if part is not None]
+def _join(arrays: Iterable[npt.NDArray[Any] | None], dtype: type[np.generic]) -> npt.NDArray[Any]:
+    present = [array for array in arrays if array is not None]
     return np.concatenate(present).astype(dtype, copy=False) if present else np.empty(0, dtype)
 
 
@@ -164,22 +164,22 @@ def _cuts(lengths: npt.NDArray[Any]) -> list[dict[str, slice]]:
 def _read_stats(arrays: Mapping[str, npt.NDArray[Any]], row: int, cuts: Mapping[str, slice]) -> TensorStats:
     minimum, maximum = arrays["extrema"][row].tolist()
     count, nan_count, inf_count = arrays["totals"][row].tolist()
-    parts = {name: arrays[name][cuts[kind]] for name, (kind, _) in _PARTS.items()}
+    fields = {name: arrays[name][cuts[kind]] for name, (kind, _) in _PARTS.items()}
     channels = None
     if arrays["lengths"][row, 2] != NO_CHANNELS:
         channels = ChannelStats(*(arrays[f"channel_{name}"][cuts["channels"]] for name in _CHANNEL_PARTS))
-    return TensorStats(minimum, maximum, count, nan_count, inf_count, **parts, channels=channels)
+    return TensorStats(minimum, maximum, count, nan_count, inf_count, **fields, channels=channels)
 
 
 def _read_near(
     flat: npt.NDArray[Any], turns: Sequence[Sequence[float]], batches: Sequence[int]
 ) -> list[dict[float, tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]]]:
-    found = []
+    nearest = []
     start = 0
     for positions, count in zip(turns, batches, strict=True):
         pairs = {}
         for position in positions:
             pairs[float(position)] = flat[start : start + count], flat[start + count : start + 2 * count]
             start += 2 * count
-        found.append(pairs)
-    return found
+        nearest.append(pairs)
+    return nearest

@@ -66,9 +66,9 @@ def _replace(bounding: ir.Node, names: FreshNames) -> str | None:
     for start in _starts(bounding):
         functions = functions_of(start, _LONGEST)
         # HardSwish contains HardSigmoid, so it comes first.
-        for kind, wanted in _WANTED.items():
-            found = [value for value, function in functions.items() if function.size > 1 and _is(function, wanted)]
-            ends = [value for value in found if value.uses() or value.is_graph_output()]
+        for kind, samples in _WANTED.items():
+            matches = [value for value, function in functions.items() if function.size > 1 and _is(function, samples)]
+            ends = [value for value in matches if value.uses() or value.is_graph_output()]
             if ends and not _is_written(ends[-1], start):
                 write_hard_sigmoid(start, ends[-1], names, product=kind == "HardSwish")
                 return kind
@@ -77,21 +77,23 @@ def _replace(bounding: ir.Node, names: FreshNames) -> str | None:
 
 def _starts(bounding: ir.Node) -> list[ir.Value]:
     """Return the tensors from which a chain may begin, the farthest first."""
-    found: list[ir.Value] = []
+    starts: list[ir.Value] = []
     node: ir.Node | None = bounding
     for _ in range(_STEPS_BEFORE):
-        computed = [] if node is None else [one for one in node.inputs if one is not None and constant_of(one) is None]
+        computed = (
+            [] if node is None else [value for value in node.inputs if value is not None and constant_of(value) is None]
+        )
         if len(computed) != 1:
             break
-        found.append(computed[0])
+        starts.append(computed[0])
         node = computed[0].producer()
         if node is not None and node.graph is not bounding.graph:
             break
-    return found[::-1]
+    return starts[::-1]
 
 
-def _is(function: ScalarFunction, wanted: np.ndarray) -> bool:
-    return bool(np.abs(function.evaluate(_GRID) - wanted).max() < _TOLERANCE)
+def _is(function: ScalarFunction, samples: np.ndarray) -> bool:
+    return bool(np.abs(function.evaluate(_GRID) - samples).max() < _TOLERANCE)
 
 
 def _is_written(end: ir.Value, start: ir.Value) -> bool:

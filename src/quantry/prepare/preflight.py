@@ -152,27 +152,27 @@ def _check_versions(model: ir.Model, label: str) -> None:
 
 def _check_operators(model: ir.Model, label: str) -> None:
     for node in _all_nodes(model):
-        where = f"node {node.name or node.op_type!r} in {label}"
+        location = f"node {node.name or node.op_type!r} in {label}"
         if _is_quantized(node):
             raise ModelError(
                 f"the model must be a float model, got one that is already quantized ({node.op_type}); "
-                f"pass the original float model; {where}"
+                f"pass the original float model; {location}"
             )
         if node.domain not in model.opset_imports:
             raise ModelError(
                 f"the operator set of every operator must be imported, got {node.op_type} of {node.domain!r} and the "
-                f"imports {dict(model.opset_imports)}; {where}"
+                f"imports {dict(model.opset_imports)}; {location}"
             )
         if node.op_identifier() in model.functions:
             continue
         if node.domain not in KNOWN_DOMAINS:
             raise ModelError(
                 f"an operator outside the domains that onnxruntime supports must have a model-local function, got "
-                f"{node.domain}.{node.op_type} without one; {where}"
+                f"{node.domain}.{node.op_type} without one; {location}"
             )
         if node.domain == "":
-            _check_standard_operator(node, model.opset_imports[""], where)
-        _check_conditions(node, where)
+            _check_standard_operator(node, model.opset_imports[""], location)
+        _check_conditions(node, location)
 
 
 def _all_nodes(model: ir.Model) -> Iterator[ir.Node]:
@@ -186,7 +186,7 @@ def _is_quantized(node: ir.Node) -> bool:
     return name in _INTEGER_OPERATORS or name.startswith("QLinear") or name.casefold().endswith("quantizelinear")
 
 
-def _check_standard_operator(node: ir.Node, opset: int, where: str) -> None:
+def _check_standard_operator(node: ir.Node, opset: int, location: str) -> None:
     try:
         schema = onnx.defs.get_schema(node.op_type, opset)
     except onnx.defs.SchemaError as error:
@@ -196,16 +196,17 @@ def _check_standard_operator(node: ir.Node, opset: int, where: str) -> None:
         reason = "which only later opsets have" if node.op_type in names else "which no opset has"
         hint = "" if node.op_type in names else nearest_spelling(node.op_type, sorted(names))
         raise ModelError(
-            f"a standard operator must exist in opset {opset}, got {node.op_type!r}, {reason}{hint}; {where}"
+            f"a standard operator must exist in opset {opset}, got {node.op_type!r}, {reason}{hint}; {location}"
         ) from error
     # A deprecated operator with a definition in terms of others (GroupNormalization of opset 18) can still be run.
     if schema.deprecated and not (schema.has_function or schema.has_context_dependent_function):
         raise ModelError(
-            f"a standard operator must exist in opset {opset}, got {node.op_type!r}, which was removed before; {where}"
+            f"a standard operator must exist in opset {opset}, got {node.op_type!r}, which was removed before; "
+            f"{location}"
         )
 
 
-def _check_conditions(node: ir.Node, where: str) -> None:
+def _check_conditions(node: ir.Node, location: str) -> None:
     """Check that what If and Loop decide by is one value: onnxruntime reads the first one even where there is none."""
     if node.domain != "" or node.op_type not in ("If", "Loop"):
         return
@@ -213,24 +214,25 @@ def _check_conditions(node: ir.Node, where: str) -> None:
         tensor = value.const_value
         if tensor is not None and tensor.size != 1:
             raise ModelError(
-                f"what {node.op_type} decides by must be one value, got {value.name!r} with {tensor.size}; {where}"
+                f"what {node.op_type} decides by must be one value, got {value.name!r} with {tensor.size}; {location}"
             )
 
 
 def _check_names(model: ir.Model, label: str) -> None:
     """Check that every tensor that is read is defined."""
-    known = sorted({value.name for node in _all_nodes(model) for value in node.outputs if value.name})
+    tensor_names = sorted({value.name for node in _all_nodes(model) for value in node.outputs if value.name})
     for node in _all_nodes(model):
         for value in node.inputs:
             if value is not None and not _is_defined(value):
-                hint = nearest_spelling(value.name or "", known)
-                where = f"input of node {node.name or node.op_type!r} in {label}"
-                raise ModelError(f"every tensor that is read must be defined, got {value.name!r}{hint}; {where}")
+                hint = nearest_spelling(value.name or "", tensor_names)
+                location = f"input of node {node.name or node.op_type!r} in {label}"
+                raise ModelError(f"every tensor that is read must be defined, got {value.name!r}{hint}; {location}")
     for graph in model.graphs():
         for value in graph.outputs:
             if not _is_defined(value):
                 raise ModelError(
-                    f"every output must be computed, got {value.name!r}{nearest_spelling(value.name or '', known)}; "
+                    f"every output must be computed, got {value.name!r}"
+                    f"{nearest_spelling(value.name or '', tensor_names)}; "
                     f"output of graph {graph.name!r} in {label}"
                 )
 

@@ -49,13 +49,13 @@ def activation_params(
     Raises:
         DataError: A tensor has no statistics or no finite value.
     """
-    own = {
+    own_ranges = {
         name: _own_params(name, plan, statistics, method, (functions or {}).get(name, ()))
         for name, plan in plans.items()
         if not isinstance(plan, SharedRange) and plan.spec.dtype.has_scale
     }
     roots = {name: plan.source if isinstance(plan, SharedRange) else name for name, plan in plans.items()}
-    return {name: own[root] for name, root in roots.items() if root in own}
+    return {name: own_ranges[root] for name, root in roots.items() if root in own_ranges}
 
 
 def conversion_params(plan: QuantPlan, statistics: Statistics, method: Method) -> dict[str, TensorParams]:
@@ -66,14 +66,14 @@ def conversion_params(plan: QuantPlan, statistics: Statistics, method: Method) -
         statistics: The statistics of these tensors.
         method: The calibration method.
     """
-    found = {}
+    params = {}
     for name, conversion in plan.conversions.items():
         if conversion.spec.dtype.has_scale:
             root = plan.root(conversion.tensor)
             source = plan.activations[root]
             assert not isinstance(source, SharedRange)
-            found[name] = _own_params(root, replace(source, spec=conversion.spec), statistics, method)
-    return found
+            params[name] = _own_params(root, replace(source, spec=conversion.spec), statistics, method)
+    return params
 
 
 def fixed_params(graph: ir.Graph, plan: QuantPlan, fixed: Iterable[FixedScale]) -> dict[str, TensorParams]:
@@ -88,15 +88,15 @@ def fixed_params(graph: ir.Graph, plan: QuantPlan, fixed: Iterable[FixedScale]) 
     if not scales:
         return {}
     written_by = {value.name: node.op_type for node in graph for value in node.outputs}
-    found = {}
+    params = {}
     for name in plan.activations:
         root = plan.root(name)
         source = plan.activations[root]
         assert not isinstance(source, SharedRange)
         entry = scales.get((written_by.get(root, ""), source.spec.dtype))
         if entry is not None:
-            found[name] = TensorParams(entry.dtype, np.array(entry.scale, np.float32), np.array(entry.zero_point))
-    return found
+            params[name] = TensorParams(entry.dtype, np.array(entry.scale, np.float32), np.array(entry.zero_point))
+    return params
 
 
 def unusual_values(plans: Mapping[str, ActivationPlan], statistics: Statistics) -> tuple[Note, ...]:
@@ -106,13 +106,13 @@ def unusual_values(plans: Mapping[str, ActivationPlan], statistics: Statistics) 
         plans: The plan of each activation.
         statistics: The statistics of each activation.
     """
-    seen = [(name, statistics.tensors[name]) for name in plans if name in statistics.tensors]
+    observed = [(name, statistics.tensors[name]) for name in plans if name in statistics.tensors]
     message = (
         "activation {name!r}: {nan_count} NaN and {inf_count} infinite of {count} values are not included in its range"
     )
     return tuple(
         Note.of(message, name=name, nan_count=stats.nan_count, inf_count=stats.inf_count, count=stats.count)
-        for name, stats in seen
+        for name, stats in observed
         if stats.nan_count or stats.inf_count
     )
 
@@ -152,29 +152,29 @@ def _fixed_params(name: str, plan: FixedRange, statistics: Statistics, method: M
     # A known range needs no statistics. It is used as a whole, without overflow if that was requested. So is the
     # observed one: the largest probability decides, so it must not be clipped.
     method = method if isinstance(method, NonOverflow) else MinMax()
-    known = _params(ends, method, plan.spec)
+    fixed = _params(ends, method, plan.spec)
     stats = statistics.tensors.get(name)
     if stats is None or not stats.count or not np.isfinite([stats.minimum, stats.maximum]).all():
-        return known
+        return fixed
 
     def find() -> TensorParams:
         values, grid = BinnedValues(stats), Grid.of(plan.spec)
-        own = _params(values, method, plan.spec)
+        params = _params(values, method, plan.spec)
         scales, zero_points = (
             np.array([[float(entry) for entry in pair]])
-            for pair in ((known.scale, own.scale), (known.zero_point, own.zero_point))
+            for pair in ((fixed.scale, params.scale), (fixed.zero_point, params.zero_point))
         )
         of_known, of_own = values.error(scales, zero_points, grid, 2)[0]
         is_coarse = of_known * _COARSE > variance(stats)
-        return own if is_coarse and of_own * _GAIN < of_known else known
+        return params if is_coarse and of_own * _GAIN < of_known else fixed
 
     return cached_params(stats, (method, plan), find)
 
 
 def _params(observed: Observed, method: Method, spec: TensorSpec) -> TensorParams:
     grid = Grid.of(spec)
-    chosen = affine(find_range(observed, method, grid), grid)
-    return TensorParams(spec.dtype, chosen.scale[0], chosen.zero_point[0])
+    scales = affine(find_range(observed, method, grid), grid)
+    return TensorParams(spec.dtype, scales.scale[0], scales.zero_point[0])
 
 
 def _stats(name: str, statistics: Statistics) -> TensorStats:
@@ -203,18 +203,18 @@ def responses(graph: ir.Graph, names: Iterable[str]) -> dict[str, tuple[ScalarFu
         Functions by name. A tensor is absent if it is an output, or if a node reads it that is not such a function.
     """
     values = {value.name: value for node in graph for value in node.outputs}
-    found = {}
+    responses_of = {}
     for name in names:
         if name in values and (functions := _functions(values[name])):
-            found[name] = functions
-    return found
+            responses_of[name] = functions
+    return responses_of
 
 
 def _functions(start: ir.Value) -> tuple[ScalarFunction, ...]:
-    known = functions_of(start, MAX_OPERATORS)
-    ends = [value for value in known if value.is_graph_output() or _read_outside(value, known)]
-    return () if start in ends else tuple(known[value] for value in ends)
+    functions = functions_of(start, MAX_OPERATORS)
+    ends = [value for value in functions if value.is_graph_output() or _read_outside(value, functions)]
+    return () if start in ends else tuple(functions[value] for value in ends)
 
 
-def _read_outside(value: ir.Value, known: Mapping[ir.Value, ScalarFunction]) -> bool:
-    return any(not use.node.outputs or use.node.outputs[0] not in known for use in value.uses())
+def _read_outside(value: ir.Value, functions: Mapping[ir.Value, ScalarFunction]) -> bool:
+    return any(not use.node.outputs or use.node.outputs[0] not in functions for use in value.uses())

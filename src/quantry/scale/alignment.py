@@ -32,18 +32,18 @@ def aligned(
     """
     groups = _Groups(plan)
     for names in together:
-        known = [name for name in names if name in params]
-        groups.join([name for name in known if _alike(params[known[0]], params[name])])
+        aligned_names = [name for name in names if name in params]
+        groups.join([name for name in aligned_names if _alike(params[aligned_names[0]], params[name])])
     for node in graph:
         if node.op_type in operators and node.name in plan.quantized_nodes:
             groups.join([value.name for value in (*node.inputs, *node.outputs) if value is not None and value.name])
     widened = {root: _widened(members, plan, params) for root, members in groups.members(params).items()}
-    found = dict(params)
+    result = dict(params)
     for tensor in plan.activations:
         root = groups.root(tensor)
         if tensor in params and root in widened:
-            found[tensor] = widened[root]
-    return found
+            result[tensor] = widened[root]
+    return result
 
 
 class _Groups:
@@ -67,11 +67,11 @@ class _Groups:
 
     def members(self, params: Mapping[str, TensorParams]) -> dict[str, list[str]]:
         """Return the roots of the plan in each group with several members."""
-        found: dict[str, list[str]] = {}
+        groups: dict[str, list[str]] = {}
         for tensor, planned in self._plan.activations.items():
             if not isinstance(planned, SharedRange) and tensor in params:
-                found.setdefault(self.root(tensor), []).append(tensor)
-        return {root: members for root, members in found.items() if len(members) > 1}
+                groups.setdefault(self.root(tensor), []).append(tensor)
+        return {root: members for root, members in groups.items() if len(members) > 1}
 
     def _spec(self, root: str) -> TensorSpec:
         planned = self._plan.activations[root]
@@ -100,15 +100,15 @@ def _widened(members: list[str], plan: QuantPlan, params: Mapping[str, TensorPar
         for entry in map(params.get, members)
         if entry
     ]
-    chosen = affine(Range(np.array([min(lows)]), np.array([max(highs)])), grid)
-    return TensorParams(first.dtype, chosen.scale[0], chosen.zero_point[0])
+    scales = affine(Range(np.array([min(lows)]), np.array([max(highs)])), grid)
+    return TensorParams(first.dtype, scales.scale[0], scales.zero_point[0])
 
 
-def _alike(one: TensorParams, other: TensorParams) -> bool:
+def _alike(first: TensorParams, second: TensorParams) -> bool:
     # A scale that is twice as wide loses more than is gained: the narrow tensor would have half of its levels.
-    low, high = sorted((float(np.max(one.scale)), float(np.max(other.scale))))
+    low, high = sorted((float(np.max(first.scale)), float(np.max(second.scale))))
     return high < 2 * low
 
 
-def _same(one: TensorParams, other: TensorParams) -> bool:
-    return np.array_equal(one.scale, other.scale) and np.array_equal(one.zero_point, other.zero_point)
+def _same(first: TensorParams, second: TensorParams) -> bool:
+    return np.array_equal(first.scale, second.scale) and np.array_equal(first.zero_point, second.zero_point)

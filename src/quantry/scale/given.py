@@ -19,31 +19,31 @@ Extremes = Callable[[str], tuple[Any, Any]]
 
 
 def with_given(
-    tensors: Mapping[str, TensorParams], plan: QuantPlan, given: Iterable[GivenRange], names: Iterable[str]
+    tensors: Mapping[str, TensorParams], plan: QuantPlan, ranges: Iterable[GivenRange], names: Iterable[str]
 ) -> dict[str, TensorParams]:
     """Return the parameters with those that the user gives.
 
     Args:
         tensors: What calibration found.
         plan: For the types.
-        given: What the user gives.
+        ranges: What the user gives.
         names: The tensors of this call: activations or weights.
 
     Raises:
         SelectionError: A tensor is not quantized.
     """
-    found = dict(tensors)
+    params = dict(tensors)
     present = set(names)
-    for entry in given:
-        known = (*plan.activations, *plan.conversions, *plan.weights, *plan.biases)
-        if entry.tensor not in known and not entry.optional:
+    for entry in ranges:
+        planned = (*plan.activations, *plan.conversions, *plan.weights, *plan.biases)
+        if entry.tensor not in planned and not entry.optional:
             raise SelectionError(
                 f"ScaleOptions.given must name quantized tensors, got {entry.tensor!r}, which stays float or is not "
-                f"present in the model{nearest_spelling(entry.tensor, known)}"
+                f"present in the model{nearest_spelling(entry.tensor, planned)}"
             )
-        if entry.tensor in present and entry.tensor in found:
-            found[entry.tensor] = _params(found[entry.tensor], spec_of(plan, entry.tensor), entry)
-    return found
+        if entry.tensor in present and entry.tensor in params:
+            params[entry.tensor] = _params(params[entry.tensor], spec_of(plan, entry.tensor), entry)
+    return params
 
 
 def spec_of(plan: QuantPlan, name: str) -> TensorSpec:
@@ -105,7 +105,7 @@ def with_rules(
         extremes: Returns the smallest and the largest values of a tensor, of the shape of its scales.
         options: The rules.
     """
-    found = dict(tensors)
+    result = dict(tensors)
     for name, params in tensors.items():
         spec = spec_of(plan, name)
         grid = Grid.of(spec, reduced=params.limits is not None)
@@ -115,10 +115,10 @@ def with_rules(
             narrow = high - low < options.smallest_range
             wide = _of_range(params, grid, low, np.maximum(high, low + options.smallest_range))
             scale = np.where(narrow, wide.scale, params.scale)
-            found[name] = replace(params, scale=scale, zero_point=np.where(narrow, wide.zero_point, params.zero_point))
+            result[name] = replace(params, scale=scale, zero_point=np.where(narrow, wide.zero_point, params.zero_point))
         if options.zero_point_at_an_end and name in plan.activations:
-            found[name] = _at_an_end(found[name], float(np.min(extremes(name)[0])), symmetric=spec.symmetric)
-    return found
+            result[name] = _at_an_end(result[name], float(np.min(extremes(name)[0])), symmetric=spec.symmetric)
+    return result
 
 
 def _at_an_end(params: TensorParams, lowest: float, *, symmetric: bool) -> TensorParams:
@@ -135,9 +135,9 @@ def _at_an_end(params: TensorParams, lowest: float, *, symmetric: bool) -> Tenso
     return replace(params, scale=scale, zero_point=middle)
 
 
-def _numbers(given: tuple[float, ...], found: NDArray[Any], dtype: type) -> NDArray[Any]:
+def _numbers(numbers: tuple[float, ...], computed: NDArray[Any], dtype: type) -> NDArray[Any]:
     """Return given numbers in the shape of found ones; NaN stands for a channel that is not given."""
-    if not given:
-        return found.astype(dtype)
-    wanted = np.broadcast_to(np.array(given, np.float64).reshape(-1 if found.ndim else ()), found.shape)
-    return np.where(np.isnan(wanted), found, wanted).astype(dtype)
+    if not numbers:
+        return computed.astype(dtype)
+    array = np.broadcast_to(np.array(numbers, np.float64).reshape(-1 if computed.ndim else ()), computed.shape)
+    return np.where(np.isnan(array), computed, array).astype(dtype)

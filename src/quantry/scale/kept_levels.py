@@ -29,7 +29,7 @@ def with_kept_levels(graph: ir.Graph, plan: QuantPlan, params: Mapping[str, Tens
         plan: The plan of each activation, and which tensors share parameters.
         params: The parameters that each tensor would have on its own.
     """
-    found, nodes = dict(params), set(plan.quantized_nodes)
+    current, nodes = dict(params), set(plan.quantized_nodes)
     converted = {conversion.tensor for conversion in plan.conversions.values()}
     followers: dict[str, list[str]] = {}
     for tensor in plan.activations:
@@ -37,14 +37,14 @@ def with_kept_levels(graph: ir.Graph, plan: QuantPlan, params: Mapping[str, Tens
     for node in graph:
         source, factor = scaled_operand(node) if node.name in nodes else ("", 0.0)
         result = node.outputs[0].name or "" if node.outputs else ""
-        if not {source, result} <= found.keys() or not _same_type(plan, source, result) or source in converted:
+        if not {source, result} <= current.keys() or not _same_type(plan, source, result) or source in converted:
             continue
-        known = found[source]
-        scale = np.asarray(known.scale * np.float32(factor), np.float32)
-        if known.axis is None and _SMALLEST_NORMAL < scale < np.inf:
-            kept = TensorParams(known.dtype, scale, known.zero_point, limits=known.limits)
-            found |= dict.fromkeys(followers[result], kept)
-    return found
+        source_params = current[source]
+        scale = np.asarray(source_params.scale * np.float32(factor), np.float32)
+        if source_params.axis is None and _SMALLEST_NORMAL < scale < np.inf:
+            scaled = TensorParams(source_params.dtype, scale, source_params.zero_point, limits=source_params.limits)
+            current |= dict.fromkeys(followers[result], scaled)
+    return current
 
 
 def scaled_operand(node: ir.Node) -> tuple[str, float]:
@@ -52,19 +52,19 @@ def scaled_operand(node: ir.Node) -> tuple[str, float]:
     if node.op_type not in ("Mul", "Div") or node.domain != "" or len(node.inputs) != 2:
         return "", 0.0
     for index in (1, 0) if node.op_type == "Mul" else (1,):
-        constant, other = node.inputs[index], node.inputs[1 - index]
+        constant, operand = node.inputs[index], node.inputs[1 - index]
         tensor = None if constant is None else constant.const_value
-        if tensor is None or tensor.size != 1 or other is None or other.const_value is not None:
+        if tensor is None or tensor.size != 1 or operand is None or operand.const_value is not None:
             continue
         number = float(tensor.numpy().reshape(()))
         if math.isfinite(number) and number > 0:
-            return other.name or "", number if node.op_type == "Mul" else 1 / number
+            return operand.name or "", number if node.op_type == "Mul" else 1 / number
     return "", 0.0
 
 
 def _same_type(plan: QuantPlan, source: str, result: str) -> bool:
     """Return whether the result is calibrated on its own, with float scales, and has the type of the source."""
-    own, root = plan.activations.get(result), plan.activations.get(plan.root(source))
-    if not isinstance(own, OwnRange) or root is None or isinstance(root, SharedRange):
+    range_plan, root = plan.activations.get(result), plan.activations.get(plan.root(source))
+    if not isinstance(range_plan, OwnRange) or root is None or isinstance(root, SharedRange):
         return False
-    return own.spec == root.spec and not isinstance(own.spec.scale, PowerOfTwoScale)
+    return range_plan.spec == root.spec and not isinstance(range_plan.spec.scale, PowerOfTwoScale)

@@ -35,14 +35,14 @@ def cached_params(owner: object, key: Hashable, find: Callable[[], TensorParams]
     """
     with _LOCK:
         entries = _CACHED.setdefault(owner, {})
-        known = entries.get(key)
-    if known is None:
-        known = find()
+        params = entries.get(key)
+    if params is None:
+        params = find()
         with _LOCK:
-            entries[key] = known
+            entries[key] = params
             while len(entries) > _LIMIT:
                 del entries[next(iter(entries))]
-    return known
+    return params
 
 
 def cached_constant_params(

@@ -105,8 +105,8 @@ def _stored(model: FloatModel, plan: QuantPlan, name: str) -> tuple[Any, Any]:
     axis = plan.weights[name].axis
 
     def ends(values: np.ndarray) -> tuple[Any, Any]:
-        others = None if axis is None else tuple(index for index in range(values.ndim) if index != axis % values.ndim)
-        return values.min(axis=others), values.max(axis=others)
+        reduced = None if axis is None else tuple(index for index in range(values.ndim) if index != axis % values.ndim)
+        return values.min(axis=reduced), values.max(axis=reduced)
 
     return measure_constant(model.model, name, ends)
 

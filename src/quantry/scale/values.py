@@ -163,8 +163,8 @@ class ExactValues:
 
     @cached_property
     def _extrema(self) -> Range:
-        others = tuple(axis for axis in range(self._values.ndim) if axis != self._axis)
-        low, high = self._values.min(axis=others), self._values.max(axis=others)
+        reduced = tuple(axis for axis in range(self._values.ndim) if axis != self._axis)
+        low, high = self._values.min(axis=reduced), self._values.max(axis=reduced)
         return Range(np.atleast_1d(low), np.atleast_1d(high))
 
     def extrema(self) -> Range:
@@ -275,8 +275,8 @@ class ResponseValues(BinnedValues):
         width = moments.upper - moments.lower
         pieces = np.clip(np.ceil(width * (_COARSE / span)), 1, _MOST_PIECES).astype(np.int64)
         owner = np.repeat(np.arange(len(pieces)), pieces)
-        place = (np.arange(0.5, len(owner)) - (np.cumsum(pieces) - pieces)[owner]) / pieces[owner]
-        values = moments.lower[owner] + width[owner] * place
+        fraction = (np.arange(0.5, len(owner)) - (np.cumsum(pieces) - pieces)[owner]) / pieces[owner]
+        values = moments.lower[owner] + width[owner] * fraction
         mass = (moments.counts / pieces)[owner] / moments.total
         cell = np.floor((values - moments.lower[0]) * (_FINE / span)).astype(np.int64)
         _, group = np.unique(cell, return_inverse=True)

@@ -50,30 +50,30 @@ def constant_params(
         return _grouped_params(values, spec.granularity.size, axis, grid, method)
     groups = 1 if axis is None else values.shape[axis]
     if values.size == 0:
-        chosen = Affine(np.ones(groups, np.float32), np.full(groups, grid.centre if grid.symmetric else 0, np.int64))
+        scales = Affine(np.ones(groups, np.float32), np.full(groups, grid.centre if grid.symmetric else 0, np.int64))
     else:
-        chosen = _chosen(values, axis, grid, method)
+        scales = _chosen(values, axis, grid, method)
         if grid.reduced and not grid.symmetric and not grid.power_of_two:
-            chosen = _with_both_ends(values, axis, grid, chosen)
+            scales = _with_both_ends(values, axis, grid, scales)
     if axis is None:
-        return TensorParams(spec.dtype, chosen.scale[0], chosen.zero_point[0], limits=grid.limits)
-    return TensorParams(spec.dtype, chosen.scale, chosen.zero_point, axis, grid.limits)
+        return TensorParams(spec.dtype, scales.scale[0], scales.zero_point[0], limits=grid.limits)
+    return TensorParams(spec.dtype, scales.scale, scales.zero_point, axis, grid.limits)
 
 
-def _with_both_ends(values: Values, axis: int | None, grid: Grid, chosen: Affine) -> Affine:
+def _with_both_ends(values: Values, axis: int | None, grid: Grid, scales: Affine) -> Affine:
     """Return scales that keep both ends of each channel.
 
     A rounded zero point moves both ends by up to half a step, so one of them would be clipped. With one bit less that
     costs half a percent of the largest weight; a slightly larger scale keeps both.
     """
-    others = None if axis is None else tuple(index for index in range(values.ndim) if index != axis)
-    low = np.minimum(np.min(values, axis=others), 0.0).astype(np.float64).reshape(-1)
-    high = np.maximum(np.max(values, axis=others), 0.0).astype(np.float64).reshape(-1)
-    below, above = chosen.zero_point - grid.lowest, grid.highest - chosen.zero_point
+    reduced = None if axis is None else tuple(index for index in range(values.ndim) if index != axis)
+    low = np.minimum(np.min(values, axis=reduced), 0.0).astype(np.float64).reshape(-1)
+    high = np.maximum(np.max(values, axis=reduced), 0.0).astype(np.float64).reshape(-1)
+    below, above = scales.zero_point - grid.lowest, grid.highest - scales.zero_point
     needed = np.maximum(-low / np.maximum(below, 1), high / np.maximum(above, 1))
     # A method that clips on purpose chose a much smaller scale: only the half step of rounding is made good.
-    fits = needed <= chosen.scale * (1 + 2 / grid.steps)
-    return Affine(np.where(fits, np.maximum(chosen.scale, needed), chosen.scale).astype(np.float32), chosen.zero_point)
+    fits = needed <= scales.scale * (1 + 2 / grid.steps)
+    return Affine(np.where(fits, np.maximum(scales.scale, needed), scales.scale).astype(np.float32), scales.zero_point)
 
 
 def measure_constant(model: ir.Model, name: str, measure: Callable[[Values], Result]) -> Result:
@@ -99,19 +99,19 @@ def measure_constant(model: ir.Model, name: str, measure: Callable[[Values], Res
 
 def _chosen(values: Values, axis: int | None, grid: Grid, method: Method) -> Affine:
     observed = ExactValues(np.asarray(values, np.float32), axis)
-    chosen = affine(find_range(observed, method, grid), grid)
-    return _with_scale_for_empty_channels(chosen, observed.extrema().magnitude == 0)
+    scales = affine(find_range(observed, method, grid), grid)
+    return _with_scale_for_empty_channels(scales, observed.extrema().magnitude == 0)
 
 
 def _grouped_params(values: Values, size: int, axis: int, grid: Grid, method: Method) -> TensorParams:
     """Return one scale for each group of values along an axis; the last group is padded with zeros, which are exact."""
     rows = np.moveaxis(values, axis, -1)
     if rows.size and isinstance(method, MinMSE) and not grid.power_of_two and grid.dtype.bits <= _NARROW_BITS:
-        found, empty = least_error_groups(
+        searched, empty = least_error_groups(
             rows.reshape(-1, rows.shape[-1]), size, grid, either_sign=method.either_sign and grid.symmetric
         )
-        chosen = _with_scale_for_empty_channels(found, empty)
-        return _params_of_groups(chosen, rows.shape[:-1], axis, grid, size)
+        scales = _with_scale_for_empty_channels(searched, empty)
+        return _params_of_groups(scales, rows.shape[:-1], axis, grid, size)
     lacking = -rows.shape[-1] % size
     rows = np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, lacking)])
     shape = (*rows.shape[:-1], rows.shape[-1] // size)
@@ -122,24 +122,24 @@ def _grouped_params(values: Values, size: int, axis: int, grid: Grid, method: Me
                 f"{'symmetric' if grid.symmetric else 'power-of-two'} {grid.dtype.value}; in the scale stage"
             )
         groups = rows.reshape(-1, size)
-        found = half_quadratic_groups(groups, grid, method)
-        chosen = _with_scale_for_empty_channels(found, np.asarray(np.all(groups == 0, axis=1)))
+        searched = half_quadratic_groups(groups, grid, method)
+        scales = _with_scale_for_empty_channels(searched, np.asarray(np.all(groups == 0, axis=1)))
     elif rows.size == 0:
-        chosen = Affine(np.ones(shape, np.float32), np.full(shape, grid.centre if grid.symmetric else 0, np.int64))
+        scales = Affine(np.ones(shape, np.float32), np.full(shape, grid.centre if grid.symmetric else 0, np.int64))
     else:
-        chosen = _chosen(rows.reshape(-1, size), 0, grid, method)
-    return _params_of_groups(chosen, shape[:-1], axis, grid, size)
+        scales = _chosen(rows.reshape(-1, size), 0, grid, method)
+    return _params_of_groups(scales, shape[:-1], axis, grid, size)
 
 
-def _params_of_groups(chosen: Affine, outer: tuple[int, ...], axis: int, grid: Grid, size: int) -> TensorParams:
+def _params_of_groups(scales: Affine, outer: tuple[int, ...], axis: int, grid: Grid, size: int) -> TensorParams:
     """Return the parameters of groups that lie along the last axis, after ``outer`` axes, moved to their own axis."""
     shape = (*outer, -1)
-    scale = np.moveaxis(chosen.scale.reshape(shape), -1, axis)
-    zero_point = np.moveaxis(chosen.zero_point.reshape(shape), -1, axis)
+    scale = np.moveaxis(scales.scale.reshape(shape), -1, axis)
+    zero_point = np.moveaxis(scales.zero_point.reshape(shape), -1, axis)
     return TensorParams(grid.dtype, scale, zero_point, axis, grid.limits, size)
 
 
-def _with_scale_for_empty_channels(chosen: Affine, empty: npt.NDArray[np.bool_]) -> Affine:
+def _with_scale_for_empty_channels(scales: Affine, empty: npt.NDArray[np.bool_]) -> Affine:
     if empty.all() or not empty.any():
-        return chosen
-    return Affine(np.where(empty, chosen.scale[~empty].max(), chosen.scale), chosen.zero_point)
+        return scales
+    return Affine(np.where(empty, scales.scale[~empty].max(), scales.scale), scales.zero_point)

@@ -56,9 +56,9 @@ def convert_for_npu(model: ir.Model, options: NpuConversions, untouched: Collect
     Returns:
         One note per conversion: how many nodes it changed, and which.
     """
-    kept = frozenset(untouched)
+    float_nodes = frozenset(untouched)
     conversions = [conversion for conversion in _CONVERSIONS if getattr(options, conversion.__name__)]
-    return tuple(note for conversion in conversions for note in conversion(model, kept))
+    return tuple(note for conversion in conversions for note in conversion(model, float_nodes))
 
 
 @stage(name="convert", version=2, environment=depends_on("onnx", "onnx_ir"))

@@ -42,8 +42,8 @@ def listed(names: Sequence[str]) -> str:
         >>> listed(["a", "b"])
         'a, b'
     """
-    rest = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+    hidden = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {hidden} more" if hidden > 0 else "")
 
 
 def note_on(
@@ -69,15 +69,15 @@ def batch_norm_to_conv(model: ir.Model, untouched: Container[str] = ()) -> tuple
           = Conv(x, W = g [C, 1, 1, 1], B = beta - mean * g, group = C)
     """
     names = FreshNames(model)
-    changed = []
+    converted = []
     for node in convertible(model, untouched):
         if node.op_type == "BatchNormalization" and node.domain == "" and _is_inference(node):
             constants = [constant_of(value) for value in node.inputs[1:5]]
             arrays = [array for array in constants if array is not None]
             if len(arrays) == 4:
                 _write_conv(node, arrays, names)
-                changed.append(node.name or "")
-    return note_on(changed, "npu: replaced {count} BatchNormalization nodes by depthwise Conv: {nodes}")
+                converted.append(node.name or "")
+    return note_on(converted, "npu: replaced {count} BatchNormalization nodes by depthwise Conv: {nodes}")
 
 
 def _is_inference(node: ir.Node) -> bool:
@@ -106,24 +106,24 @@ def _write_conv(node: ir.Node, arrays: list[np.ndarray], names: FreshNames) -> N
 def split_to_slice(model: ir.Model, untouched: Container[str] = ()) -> tuple[Note, ...]:
     """Replace every Split whose parts have known sizes by Slice nodes."""
     names = FreshNames(model)
-    changed = []
+    converted = []
     for node in convertible(model, untouched):
         sizes = _sizes(node) if node.op_type == "Split" and node.domain == "" else None
         if sizes is not None:
             _write_slices(node, sizes, names)
-            changed.append(node.name or "")
-    return note_on(changed, "npu: replaced {count} Split nodes by Slice: {nodes}")
+            converted.append(node.name or "")
+    return note_on(converted, "npu: replaced {count} Split nodes by Slice: {nodes}")
 
 
 def _sizes(node: ir.Node) -> list[int] | None:
     """Return the sizes of the parts along the axis, or None if they depend on the input."""
-    given = constant_of(node.inputs[1]) if len(node.inputs) > 1 else None
-    if given is not None:
-        return [int(size) for size in given]
+    lengths = constant_of(node.inputs[1]) if len(node.inputs) > 1 else None
+    if lengths is not None:
+        return [int(size) for size in lengths]
     axis = int_of(node, "axis", 0)
     sizes = [None if output.shape is None else output.shape[axis] for output in node.outputs]
-    known = [size for size in sizes if isinstance(size, int)]
-    return known if len(known) == len(sizes) else None
+    numbers = [size for size in sizes if isinstance(size, int)]
+    return numbers if len(numbers) == len(sizes) else None
 
 
 def _write_slices(node: ir.Node, sizes: list[int], names: FreshNames) -> None:
@@ -141,21 +141,21 @@ def _write_slices(node: ir.Node, sizes: list[int], names: FreshNames) -> None:
         ]
         for constant in constants:
             graph.register_initializer(constant)
-        part = ir.node("Slice", [data, *constants], name=names.node(name))
-        graph.insert_before(node, part)
-        take_over(output, part.outputs[0], names)
+        slice_node = ir.node("Slice", [data, *constants], name=names.node(name))
+        graph.insert_before(node, slice_node)
+        take_over(output, slice_node.outputs[0], names)
     graph.remove(node, safe=True)
 
 
 def clip(model: ir.Model, untouched: Container[str] = ()) -> tuple[Note, ...]:
     """Round constant bounds of every Clip to the nearest integers, unless they become equal."""
     names = FreshNames(model)
-    changed = [
+    converted = [
         node.name or ""
         for node in convertible(model, untouched)
         if node.op_type == "Clip" and node.domain == "" and _round_bounds(node, names)
     ]
-    return note_on(changed, "npu: rounded the bounds of {count} Clip nodes to integers: {nodes}")
+    return note_on(converted, "npu: rounded the bounds of {count} Clip nodes to integers: {nodes}")
 
 
 def _round_bounds(node: ir.Node, names: FreshNames) -> bool:
@@ -163,13 +163,13 @@ def _round_bounds(node: ir.Node, names: FreshNames) -> bool:
     rounded = {index: np.rint(bound) for index, bound in bounds.items() if bound is not None}
     if len(rounded) == 2 and not (rounded[1] < rounded[2]).all():
         return False
-    changed = {index: value for index, value in rounded.items() if (value != bounds[index]).any()}
-    for index, value in changed.items():
+    moved_bounds = {index: value for index, value in rounded.items() if (value != bounds[index]).any()}
+    for index, value in moved_bounds.items():
         constant = new_initializer(names.value(f"{node.name}_bound_{index}"), value)
         assert node.graph is not None
         node.graph.register_initializer(constant)
         node.replace_input_with(index, constant)
-    return bool(changed)
+    return bool(moved_bounds)
 
 
 # The NPU multiplies negative values by an 8-bit fixed-point number.
@@ -178,7 +178,7 @@ _STEPS = 256
 
 def leaky_relu(model: ir.Model, untouched: Container[str] = ()) -> tuple[Note, ...]:
     """Round the slope of every LeakyRelu to a multiple of 1/256, such as 0.1 to 26/256."""
-    changed = []
+    converted = []
     for node in convertible(model, untouched):
         if node.op_type != "LeakyRelu" or node.domain != "":
             continue
@@ -186,16 +186,16 @@ def leaky_relu(model: ir.Model, untouched: Container[str] = ()) -> tuple[Note, .
         rounded = round(alpha * _STEPS) / _STEPS
         if rounded != alpha:
             node.attributes["alpha"] = ir.AttrFloat32("alpha", rounded)
-            changed.append(f"{node.name} ({alpha:.6g} to {rounded:.6g})")
-    return note_on(changed, "npu: rounded the slope of {count} LeakyRelu nodes to multiples of 1/256: {nodes}")
+            converted.append(f"{node.name} ({alpha:.6g} to {rounded:.6g})")
+    return note_on(converted, "npu: rounded the slope of {count} LeakyRelu nodes to multiples of 1/256: {nodes}")
 
 
 def hard_swish(model: ir.Model, untouched: Container[str] = ()) -> tuple[Note, ...]:
     """Replace every HardSwish by ``x * HardSigmoid(x)``, which is its definition."""
     names = FreshNames(model)
-    changed = [node for node in convertible(model, untouched) if node.op_type == "HardSwish" and node.domain == ""]
-    changed_names = [node.name or "" for node in changed]
-    for node in changed:
+    converted = [node for node in convertible(model, untouched) if node.op_type == "HardSwish" and node.domain == ""]
+    changed_names = [node.name or "" for node in converted]
+    for node in converted:
         source = node.inputs[0]
         assert source is not None
         write_hard_sigmoid(source, node.outputs[0], names, product=True)
@@ -204,19 +204,19 @@ def hard_swish(model: ir.Model, untouched: Container[str] = ()) -> tuple[Note, .
 
 def sigmoid_to_hard_sigmoid(model: ir.Model, untouched: Container[str] = ()) -> tuple[Note, ...]:
     """Replace every Sigmoid by ``HardSigmoid(x) = max(0, min(1, x / 6 + 1 / 2))``; the two differ by up to 0.0713."""
-    changed = []
+    converted = []
     for node in convertible(model, untouched):
         if node.op_type == "Sigmoid" and node.domain == "":
             node.op_type = "HardSigmoid"
             node.attributes["alpha"] = ir.AttrFloat32("alpha", ALPHA)
             node.attributes["beta"] = ir.AttrFloat32("beta", BETA)
-            changed.append(node.name or "")
+            converted.append(node.name or "")
     message = (
         "npu: replaced {count} Sigmoid nodes by HardSigmoid(1/6, 0.5), which differs from them by up to 0.07 "
         "and can reduce accuracy a lot if the model was not trained with it; to keep Sigmoid, set "
         "prepare.npu.sigmoid_to_hard_sigmoid: false in the recipe: {nodes}"
     )
-    return note_on(changed, message, NoteKind.IMPORTANT)
+    return note_on(converted, message, NoteKind.IMPORTANT)
 
 
 # The only HardSigmoid that the NPU has is that of HardSwish, whose slope 1/6 it stores as 2731 / 2**14.

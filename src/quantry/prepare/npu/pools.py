@@ -65,14 +65,14 @@ def spatial_size(value: ir.Value | None) -> tuple[int, int] | None:
 def average_pool(model: ir.Model, untouched: Container[str] = ()) -> tuple[Note, ...]:
     """Multiply the result of AveragePool and GlobalAveragePool by `pool_factor` of its kernel, unless that is 1."""
     names = FreshNames(model)
-    changed = []
+    converted = []
     for node in convertible(model, untouched):
         kernel = _kernel(node) if node.domain == "" else None
         factor = 1.0 if kernel is None else pool_factor(*kernel)
         if factor != 1.0:
             multiply_result(node, factor, names)
-            changed.append(f"{node.name} ({factor:.7g})")
-    return note_on(changed, "npu: multiplied the results of {count} average pools: {nodes}", NoteKind.GRAPH)
+            converted.append(f"{node.name} ({factor:.7g})")
+    return note_on(converted, "npu: multiplied the results of {count} average pools: {nodes}", NoteKind.GRAPH)
 
 
 def _kernel(node: ir.Node) -> tuple[int, int] | None:
@@ -106,26 +106,26 @@ def is_spatial_mean(node: ir.Node) -> bool:
 def reduce_mean(model: ir.Model, untouched: Container[str] = ()) -> tuple[Note, ...]:
     """Multiply the result of every ReduceMean over height and width by `pool_factor`, unless that is 1."""
     names = FreshNames(model)
-    changed = []
+    converted = []
     for node in convertible(model, untouched):
         size = spatial_size(node.inputs[0]) if is_spatial_mean(node) else None
         factor = 1.0 if size is None else pool_factor(*size)
         if factor != 1.0:
             multiply_result(node, factor, names)
-            changed.append(f"{node.name} ({factor:.7g})")
-    return note_on(changed, "npu: multiplied the results of {count} ReduceMean nodes: {nodes}", NoteKind.GRAPH)
+            converted.append(f"{node.name} ({factor:.7g})")
+    return note_on(converted, "npu: multiplied the results of {count} ReduceMean nodes: {nodes}", NoteKind.GRAPH)
 
 
 def reduce_mean_to_pool(model: ir.Model, untouched: Container[str] = ()) -> tuple[Note, ...]:
     """Replace every ReduceMean over height and width that keeps its dimensions by GlobalAveragePool, which is equal."""
-    changed = []
+    converted = []
     for node in convertible(model, untouched):
         if is_spatial_mean(node) and int_of(node, "keepdims", 1):
             node.op_type = "GlobalAveragePool"
             node.attributes.clear()
             node.resize_inputs(1)
-            changed.append(node.name or "")
-    return note_on(changed, "npu: replaced {count} ReduceMean nodes by GlobalAveragePool: {nodes}")
+            converted.append(node.name or "")
+    return note_on(converted, "npu: replaced {count} ReduceMean nodes by GlobalAveragePool: {nodes}")
 
 
 # The largest number of values that one pool of the NPU averages.
@@ -135,7 +135,7 @@ LARGEST_KERNEL = 512
 def split_large_pool(model: ir.Model, untouched: Container[str] = ()) -> tuple[Note, ...]:
     """Split every GlobalAveragePool over more than 512 values into AveragePool and GlobalAveragePool."""
     names = FreshNames(model)
-    changed, too_large = [], []
+    converted, too_large = [], []
     for node in convertible(model, untouched):
         size = spatial_size(node.inputs[0]) if node.op_type == "GlobalAveragePool" and node.domain == "" else None
         if size is None or size[0] * size[1] <= LARGEST_KERNEL:
@@ -145,9 +145,9 @@ def split_large_pool(model: ir.Model, untouched: Container[str] = ()) -> tuple[N
             too_large.append(node.name or "")
         else:
             _insert(node, size, kernel, names)
-            changed.append(node.name or "")
+            converted.append(node.name or "")
     return (
-        *note_on(changed, "npu: split {count} large GlobalAveragePool nodes in two: {nodes}"),
+        *note_on(converted, "npu: split {count} large GlobalAveragePool nodes in two: {nodes}"),
         *note_on(
             too_large,
             "npu: kept {count} large GlobalAveragePool nodes: no divisors of height and width bring both parts to 512 "
@@ -190,9 +190,9 @@ def _insert(node: ir.Node, size: tuple[int, int], kernel: tuple[int, int], names
     assert graph is not None
     attributes = {"kernel_shape": list(kernel), "strides": list(kernel)}
     pool = ir.node("AveragePool", [data], attributes=attributes, name=names.node(f"{node.name}_part"))
-    part = pool.outputs[0]
-    part.name = names.value(f"{node.name}_part")
-    part.type = data.type
-    part.shape = ir.Shape([*data.shape[:2], size[0] // kernel[0], size[1] // kernel[1]])
+    result = pool.outputs[0]
+    result.name = names.value(f"{node.name}_part")
+    result.type = data.type
+    result.shape = ir.Shape([*data.shape[:2], size[0] // kernel[0], size[1] // kernel[1]])
     graph.insert_before(node, pool)
-    node.replace_input_with(0, part)
+    node.replace_input_with(0, result)

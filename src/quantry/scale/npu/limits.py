@@ -76,14 +76,14 @@ class Align:
         if unit.operator not in self.operators or unit.output is None:
             return None
         tied = dict.fromkeys((*unit.inputs, unit.output))
-        found = {tensor: positions[tensor] for tensor in tied}
-        smallest = min(found.values())
-        if max(found.values()) == smallest:
+        positions_of = {tensor: positions[tensor] for tensor in tied}
+        smallest = min(positions_of.values())
+        if max(positions_of.values()) == smallest:
             return None
         inputs = ", ".join(str(positions[tensor]) for tensor in unit.inputs)
         return ShiftViolation(
             f"ipos {inputs} and opos {positions[unit.output]}, allowed one position",
-            {tensor: smallest for tensor, position in found.items() if position != smallest},
+            {tensor: smallest for tensor, position in positions_of.items() if position != smallest},
         )
 
 
@@ -189,11 +189,11 @@ class ShiftRead:
         """Compare the operands."""
         if unit.operator not in ("Add", "Sub") or len(unit.inputs) < 2:
             return None
-        found = {tensor: positions[tensor] for tensor in unit.inputs}
-        low, high = min(found.values()), max(found.values())
+        positions_of = {tensor: positions[tensor] for tensor in unit.inputs}
+        low, high = min(positions_of.values()), max(positions_of.values())
         if high - low <= _WIDEST:
             return None
-        moves = {tensor: low + _WIDEST for tensor, position in found.items() if position > low + _WIDEST}
+        moves = {tensor: low + _WIDEST for tensor, position in positions_of.items() if position > low + _WIDEST}
         return ShiftViolation(f"ipos {high} - ipos {low} = {high - low}, allowed 0 to {_WIDEST}", moves)
 
 

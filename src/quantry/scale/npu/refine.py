@@ -39,11 +39,13 @@ def refine_for_npu(
         New parameters, with notes on how many positions each limit moved and which limits could not be satisfied.
     """
     planned = _Planned(plan)
-    wanted = frozenset(plan.quantized_nodes)
+    quantized = frozenset(plan.quantized_nodes)
     # A node that was excluded but stands between pairs is seen as quantized: the pairs are all that the NPU sees.
-    nodes = [node for node in model.graph if node.name in wanted or node.op_type not in WEIGHTED]
-    found = [unit for unit in find_units(nodes, planned) if unit.node in wanted or (unit.inputs and unit.output)]
-    units = [unit for unit in (planned.converted(unit) for unit in found) if _computes_bytes(unit, params)]
+    nodes = [node for node in model.graph if node.name in quantized or node.op_type not in WEIGHTED]
+    limited_units = [
+        unit for unit in find_units(nodes, planned) if unit.node in quantized or (unit.inputs and unit.output)
+    ]
+    units = [unit for unit in (planned.converted(unit) for unit in limited_units) if _computes_bytes(unit, params)]
     positions = {key: _position(key, params.tensors[key]) for key in planned.own_positions()}
     limits = [limit for limit in LIMITS if getattr(options, limit.name)]
     if statistics is not None:
@@ -67,9 +69,9 @@ class _Planned:
     plan: QuantPlan
 
     def own_positions(self) -> tuple[str, ...]:
-        own = (name for name, bias in self.plan.biases.items() if isinstance(bias, OwnBiasPlan))
+        own_biases = (name for name, bias in self.plan.biases.items() if isinstance(bias, OwnBiasPlan))
         roots = (name for name in self.plan.activations if self.plan.root(name) == name)
-        return (*roots, *self.plan.conversions, *self.plan.weights, *own)
+        return (*roots, *self.plan.conversions, *self.plan.weights, *own_biases)
 
     def converted(self, unit: Unit) -> Unit:
         """Return the unit with the conversions that its node reads instead of the tensors before them."""
@@ -90,8 +92,8 @@ class _Planned:
         if value is None or value.name is None:
             return None
         bias = self.plan.biases.get(value.name)
-        known = value.name in self.plan.activations or value.name in self.plan.weights
-        return self.holder(value.name) if known or isinstance(bias, OwnBiasPlan) else None
+        has_range = value.name in self.plan.activations or value.name in self.plan.weights
+        return self.holder(value.name) if has_range or isinstance(bias, OwnBiasPlan) else None
 
 
 def _computes_bytes(unit: Unit, params: QuantParams) -> bool:
@@ -153,7 +155,7 @@ class _FreeConstants:
                 if unit.bias is not None and unit.bias not in self.zeros:
                     finest = max(finest, min(positions[unit.bias], finest + CUT_HIGH))
                 needed.setdefault(unit.weight or "", []).append(finest - positions[unit.inputs[0]])
-        positions.update({weight: max(found) for weight, found in needed.items()})
+        positions.update({weight: max(minima) for weight, minima in needed.items()})
 
 
 def _zeros(model: ir.Model, plan: QuantPlan) -> frozenset[str]:
@@ -170,12 +172,12 @@ def _settle(
         settled = True
         free.place(positions)
         for limit in limits:
-            found = _sweep(units, positions, limit)
+            changes = _sweep(units, positions, limit)
             # A chain of joins is aligned one link at a time if the smallest position is at its end.
             while isinstance(limit, Align) and (more := _sweep(units, positions, limit)):
-                found |= more
-            moved[limit.name] |= found
-            settled = settled and not found
+                changes |= more
+            moved[limit.name] |= changes
+            settled = settled and not changes
         if settled:
             break
     else:
@@ -203,8 +205,8 @@ def _notes(moved: Mapping[str, set[str]]) -> tuple[Note, ...]:
 def _broken(
     units: Sequence[Unit], positions: Mapping[str, int], limits: Sequence[Limit], rounds: int
 ) -> tuple[Note, ...]:
-    found = [(limit, unit, limit.find(unit, positions)) for limit in limits for unit in units]
-    broken = [(limit, unit, finding) for limit, unit, finding in found if finding is not None]
+    checks = [(limit, unit, limit.find(unit, positions)) for limit in limits for unit in units]
+    broken = [(limit, unit, finding) for limit, unit, finding in checks if finding is not None]
     if not broken:
         return ()
     limit, unit, finding = broken[0]

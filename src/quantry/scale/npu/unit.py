@@ -122,13 +122,13 @@ def is_correction(node: ir.Node, operand: ir.Value) -> bool:
 
 def _gate_first(product: ir.Node, tensors: Tensors) -> tuple[ir.Value, ir.Value] | None:
     """Return the operands (HardSigmoid(x), x) of a product of the two, or None for any other product."""
-    left, right = product.inputs
-    if left is None or right is None:
+    first, second = product.inputs
+    if first is None or second is None:
         return None
-    for gate, other in ((left, right), (right, left)):
+    for gate, factor in ((first, second), (second, first)):
         argument = _hard_sigmoid_argument(gate, tensors)
-        if argument is not None and argument is tensors.source(other):
-            return gate, other
+        if argument is not None and argument is tensors.source(factor):
+            return gate, factor
     return None
 
 

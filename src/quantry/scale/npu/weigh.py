@@ -34,16 +34,16 @@ def weighed_positions(
         params: Their zero points.
         statistics: Their values; groups with a tensor that was not observed keep their positions.
     """
-    found: dict[str, int] = {}
+    weighed: dict[str, int] = {}
     for group in _groups(units):
-        wanted = range(min(positions[key] for key in group), max(positions[key] for key in group) + 1)
-        known = [statistics.tensors.get(key) for key in group]
-        stats = [entry for entry in known if entry is not None and entry.finite_count]
-        if len(wanted) < 2 or len(stats) < len(group):
+        candidates = range(min(positions[key] for key in group), max(positions[key] for key in group) + 1)
+        stats_of = [statistics.tensors.get(key) for key in group]
+        stats = [entry for entry in stats_of if entry is not None and entry.finite_count]
+        if len(candidates) < 2 or len(stats) < len(group):
             continue
-        losses = sum(_losses(entry, wanted, key, plan, params) for key, entry in zip(group, stats, strict=True))
-        found.update(dict.fromkeys(group, wanted[int(np.argmin(losses))]))
-    return found
+        losses = sum(_losses(entry, candidates, key, plan, params) for key, entry in zip(group, stats, strict=True))
+        weighed.update(dict.fromkeys(group, candidates[int(np.argmin(losses))]))
+    return weighed
 
 
 def tied_units(units: Iterable[Unit], options: NpuLimits) -> list[Unit]:

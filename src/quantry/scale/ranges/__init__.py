@@ -65,8 +65,8 @@ def find_range(observed: Observed, method: Method, grid: Grid) -> Range:
     for options, function in RANGE_METHODS:
         if isinstance(method, options):
             return function(observed, method, grid)
-    known = ", ".join(options.__name__ for options, _ in RANGE_METHODS)
-    raise RecipeError(f"a calibration method must be one of {known}, got {method!r}; in the scale stage")
+    names = ", ".join(options.__name__ for options, _ in RANGE_METHODS)
+    raise RecipeError(f"a calibration method must be one of {names}, got {method!r}; in the scale stage")
 
 
 __all__ = ["RANGE_METHODS", "RangeFunction", "find_range"]

@@ -59,8 +59,8 @@ class _Spans(NamedTuple):
 
 def _spans(options: Entropy) -> _Spans:
     centre = options.bins // 2
-    kept = np.arange(options.quantized_bins // 2, centre + 1)
-    start, end = centre - kept, np.minimum(centre + kept + 1, options.bins)
+    halves = np.arange(options.quantized_bins // 2, centre + 1)
+    start, end = centre - halves, np.minimum(centre + halves + 1, options.bins)
     width = (end - start) // options.quantized_bins
     return _Spans(start, end, start[:, None] + width[:, None] * np.arange(options.quantized_bins + 1))
 
@@ -93,8 +93,8 @@ def _divergences(counts: Integers, spans: _Spans) -> Floats:
     left_over = spans.end - spans.groups[:, -1]
     empty = width * (spread == 0).sum(axis=1) + left_over
     size = spans.end - spans.start
-    taken = _SMOOTHING * empty / np.maximum(size - empty, 1)
-    smooth = np.where(spread == 0, _SMOOTHING, np.maximum(spread - taken[:, None], _SMOOTHING))
+    smoothing = _SMOOTHING * empty / np.maximum(size - empty, 1)
+    smooth = np.where(spread == 0, _SMOOTHING, np.maximum(spread - smoothing[:, None], _SMOOTHING))
     total = width * smooth.sum(axis=1) + left_over * _SMOOTHING
     crossed = (reference.mass * np.log(smooth)).sum(axis=1) + reference.rest * np.log(_SMOOTHING)
     mass = max(int(counts.sum()), 1)
@@ -104,39 +104,39 @@ def _divergences(counts: Integers, spans: _Spans) -> Floats:
 
 def _reference(counts: Integers, running: Integers, spans: _Spans) -> _Reference:
     # The outermost kept bins include everything beyond them.
-    before, after = running[spans.start], running[-1] - running[spans.end]
+    below, above = running[spans.start], running[-1] - running[spans.end]
     first, last = counts[spans.start], counts[spans.end - 1]
     left_over = spans.end > spans.groups[:, -1]
     filled_bins = _running(counts > 0)
     filled = np.diff(filled_bins[spans.groups])
-    new_first, new_last = (first == 0) & (before > 0), (last == 0) & (after > 0)
+    new_first, new_last = (first == 0) & (below > 0), (last == 0) & (above > 0)
     filled[:, 0] += new_first
     filled[:, -1] += new_last & ~left_over
     size = spans.end - spans.start
     all_filled = filled_bins[spans.end] - filled_bins[spans.start] + new_first + new_last
-    taken = _SMOOTHING * (size - all_filled) / np.maximum(all_filled, 1)
+    smoothing = _SMOOTHING * (size - all_filled) / np.maximum(all_filled, 1)
     mass = np.diff(running[spans.groups]).astype(np.float64)
-    mass[:, 0] += before
-    mass[:, -1] += np.where(left_over, 0, after)
+    mass[:, 0] += below
+    mass[:, -1] += np.where(left_over, 0, above)
     width = np.diff(spans.groups)
-    mass += _SMOOTHING * (width - filled) - taken[:, None] * filled
-    rest = np.where(left_over, running[-1] + 0.0 - mass.sum(axis=1), 0.0)
-    ends = (np.stack([first, last]), np.stack([first + before, last + after]))
-    entropy = _smooth_entropy(counts, spans, ends, taken) + (size - all_filled) * _SMOOTHING * np.log(_SMOOTHING)
-    return _Reference(mass, rest, filled, entropy)
+    mass += _SMOOTHING * (width - filled) - smoothing[:, None] * filled
+    remainder = np.where(left_over, running[-1] + 0.0 - mass.sum(axis=1), 0.0)
+    ends = (np.stack([first, last]), np.stack([first + below, last + above]))
+    entropy = _smooth_entropy(counts, spans, ends, smoothing) + (size - all_filled) * _SMOOTHING * np.log(_SMOOTHING)
+    return _Reference(mass, remainder, filled, entropy)
 
 
-def _smooth_entropy(counts: Integers, spans: _Spans, ends: tuple[Integers, Integers], taken: Floats) -> Floats:
+def _smooth_entropy(counts: Integers, spans: _Spans, ends: tuple[Integers, Integers], smoothing: Floats) -> Floats:
     """Return the sum of ``(p - taken) log(p - taken)`` over the filled bins of each span, [S].
 
-    `taken` is far below one count and differs between spans, so the running sums are those of its Taylor series.
+    `smoothing` is far below one count and differs between spans, so the running sums are those of its Taylor series.
     """
     old, new = ends
     terms = [
         np.diff(_running(term)[np.stack([spans.start, spans.end])], axis=0)[0] + (inserted - removed).sum(axis=0)
         for term, removed, inserted in zip(_taylor(counts), _taylor(old), _taylor(new), strict=True)
     ]
-    return np.asarray(terms[0] - taken * terms[1] + taken**2 * terms[2])
+    return np.asarray(terms[0] - smoothing * terms[1] + smoothing**2 * terms[2])
 
 
 def _taylor(counts: Integers) -> tuple[Floats, Floats, Floats]:

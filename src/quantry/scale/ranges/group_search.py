@@ -44,9 +44,9 @@ def least_error_groups(
         scale, zero, empty = _searched(rows, size, grid, either_sign=either_sign)
         return Affine(scale, zero.astype(np.int64)), empty
 
-    def search(part: range) -> Found:
+    def search(row_range: range) -> Found:
         return compiled.search_groups(
-            kernels.GroupLines.of(rows[part.start : part.stop], size),
+            kernels.GroupLines.of(rows[row_range.start : row_range.stop], size),
             _SHRINKS,
             lowest=grid.lowest,
             highest=grid.highest,
@@ -57,8 +57,8 @@ def least_error_groups(
             either_sign=either_sign,
         )
 
-    found = in_threads(search, row_parts(len(rows)))
-    scale, zero, empty = (np.concatenate([part[index] for part in found]) for index in range(3))
+    results = in_threads(search, row_parts(len(rows)))
+    scale, zero, empty = (np.concatenate([result[index] for result in results]) for index in range(3))
     return Affine(scale, zero.astype(np.int64)), empty
 
 
@@ -86,8 +86,8 @@ def _best(tile: Floats, grid: Grid, *, either_sign: bool) -> Found:
         low, high = np.where(turned < 0, -high, low), np.where(turned < 0, -low, high)
     best_gain = np.full(len(turned), -np.inf)
     best_scale, best_zero = turned, turned
-    for number, part in enumerate(_SHRINKS):
-        scale, zero = _candidate(low * part, high * part, grid)
+    for number, shrink in enumerate(_SHRINKS):
+        scale, zero = _candidate(low * shrink, high * shrink, grid)
         scale = scale * turned
         steps = _rounded(tile, scale, zero, grid)
         # Sums over the first axis have the order of the values.

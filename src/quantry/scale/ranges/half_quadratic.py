@@ -35,8 +35,8 @@ def half_quadratic_groups(rows: npt.NDArray[np.float32], grid: Grid, options: Ha
         grid: The integers in use, asymmetric, with float scales.
         options: The norm and the number of rounds.
     """
-    found = [_minimized(rows[start : start + _TILE], grid, options) for start in range(0, len(rows), _TILE)]
-    scale, zero_point = (np.concatenate([part[index] for part in found]) for index in (0, 1))
+    results = [_minimized(rows[start : start + _TILE], grid, options) for start in range(0, len(rows), _TILE)]
+    scale, zero_point = (np.concatenate([result[index] for result in results]) for index in (0, 1))
     return Affine(scale.astype(np.float32), zero_point.astype(np.int64))
 
 
@@ -44,12 +44,12 @@ def _minimized(rows: npt.NDArray[np.float32], grid: Grid, options: HalfQuadratic
     values = rows.astype(np.float64)
     low, high = values.min(axis=1), values.max(axis=1)
     best, least = (np.ones(len(rows)), np.zeros(len(rows))), np.full(len(rows), np.inf)
-    for part in _STARTS:
-        start = scale_and_zero_point(low * part, high * part, grid)
-        found, error = _from(start, values, grid, options)
+    for start_share in _STARTS:
+        start = scale_and_zero_point(low * start_share, high * start_share, grid)
+        result, error = _from(start, values, grid, options)
         better = error < least
         least = np.where(better, error, least)
-        best = np.where(better, found[0], best[0]), np.where(better, found[1], best[1])
+        best = np.where(better, result[0], best[0]), np.where(better, result[1], best[1])
     return best
 
 
@@ -63,15 +63,15 @@ def _from(
     beta = _BETA
     for _ in range(options.rounds):
         steps = _steps(values, scale, zero, grid)
-        rest = values / scale[:, None] - steps
-        size = np.abs(rest)
+        residual = values / scale[:, None] - steps
+        size = np.abs(residual)
         # |r|**(p - 1) is infinite at 0, where nothing is left to shrink.
         smaller = np.maximum(size - np.maximum(size, 1e-12) ** (options.power - 1) / beta, 0.0)
-        kept = values / scale[:, None] - np.sign(rest) * smaller
-        zero = round_and_clip(zero + (steps - kept).mean(axis=1), grid.lowest, grid.highest)
+        target = values / scale[:, None] - np.sign(residual) * smaller
+        zero = round_and_clip(zero + (steps - target).mean(axis=1), grid.lowest, grid.highest)
         steps = _steps(values, scale, zero, grid)
         square = np.square(steps).sum(axis=1)
-        fitted = scale * (kept * steps).sum(axis=1) / np.maximum(square, 1e-30)
+        fitted = scale * (target * steps).sum(axis=1) / np.maximum(square, 1e-30)
         scale = np.where((square > 0) & (fitted > scale / 4), fitted, scale)
         error = _error(values, scale, zero, grid)
         better = error < least

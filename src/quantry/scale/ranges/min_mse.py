@@ -55,12 +55,12 @@ class _Best:
     exponent: Floats
     zero_point: Floats
 
-    def updated(self, other: "_Best") -> "_Best":
-        better = other.error < self.error
+    def updated(self, candidate: "_Best") -> "_Best":
+        better = candidate.error < self.error
         return _Best(
-            np.where(better, other.error, self.error),
-            np.where(better, other.exponent, self.exponent),
-            np.where(better, other.zero_point, self.zero_point),
+            np.where(better, candidate.error, self.error),
+            np.where(better, candidate.exponent, self.exponent),
+            np.where(better, candidate.zero_point, self.zero_point),
         )
 
 
@@ -81,9 +81,9 @@ def least_error_exponent(observed: Observed, grid: Grid) -> Range:
         best = best.updated(tried)
         clipping = tried.error - np.exp2(2 * exponent) / 4
         done |= (clipping >= best.error) | (exponent <= SMALLEST_EXPONENT)
-    chosen = representable_range(best.exponent, best.zero_point, grid)
+    scales = representable_range(best.exponent, best.zero_point, grid)
     empty = extrema.magnitude == 0
-    return Range(np.where(empty, 0.0, chosen.low), np.where(empty, 0.0, chosen.high))
+    return Range(np.where(empty, 0.0, scales.low), np.where(empty, 0.0, scales.high))
 
 
 def _best_of(observed: Observed, exponent: Floats, zero_points: Floats, grid: Grid) -> _Best:
@@ -170,8 +170,8 @@ def least_error_shrink(observed: Observed, grid: Grid) -> Range:
     narrow = inside.high - inside.low < _NARROW * extrema.magnitude / grid.steps
     if narrow.any():
         best = search.refined(best, narrow[:, None])
-    chosen = search.shrunk(best)
-    return Range(chosen.low[:, 0], chosen.high[:, 0])
+    clipped = search.shrunk(best)
+    return Range(clipped.low[:, 0], clipped.high[:, 0])
 
 
 class _Search:
@@ -195,12 +195,12 @@ class _Search:
             best, _ = self._best_of(best.moved(_both(offsets)))
         return best
 
-    def refined(self, best: _Shrinks, where: npt.NDArray[np.bool_]) -> _Shrinks:
+    def refined(self, best: _Shrinks, active: npt.NDArray[np.bool_]) -> _Shrinks:
         """Return the best shrink near another one, [C, 1], for some of the groups."""
-        found = best
+        current = best
         for offsets in _offsets(_NARROW_ROUNDS):
-            found, _ = self._best_of(found.moved(_both(offsets)))
-        return _Shrinks(np.where(where, found.low, best.low), np.where(where, found.high, best.high))
+            current, _ = self._best_of(current.moved(_both(offsets)))
+        return _Shrinks(np.where(active, current.low, best.low), np.where(active, current.high, best.high))
 
     def plane(self) -> _Shrinks:
         """Return the best shrink of either side, [C, 1]."""
@@ -219,8 +219,8 @@ class _Search:
 
     def _best_of(self, candidates: _Shrinks) -> tuple[_Shrinks, Floats]:
         """Return the candidate with the least error, [C, 1], and that error, [C]."""
-        chosen = affine(self.shrunk(candidates), self._grid)
-        scale, zero_point = chosen.scale.astype(np.float64), chosen.zero_point.astype(np.float64)
+        scales = affine(self.shrunk(candidates), self._grid)
+        scale, zero_point = scales.scale.astype(np.float64), scales.zero_point.astype(np.float64)
         error = self._observed.error(scale, zero_point, self._grid, 2)
         index = error.argmin(axis=1)[:, None]
         return candidates.at(index), np.take_along_axis(error, index, axis=1)[:, 0]
@@ -231,14 +231,14 @@ class _Search:
         If `best` is given, nothing is quantized: only the error of clipping is compared with it.
         """
         groups = len(self._start.low)
-        known = best is not None
+        has_best = best is not None
         least = best if best is not None else np.full(groups, np.inf)
         for octave in range(_DEEPEST):
             candidate = along(np.full((groups, 1), float(octave)))
             outside = self.shrunk(candidate)
             if (self._observed.clipping(outside.low, outside.high)[:, 0] >= least).all():
                 return octave, least
-            if not known:
+            if not has_best:
                 least = np.minimum(least, self._best_of(candidate)[1])
         return _DEEPEST, least
 

@@ -24,7 +24,7 @@ def non_overflow_range(observed: Observed, options: NonOverflow, grid: Grid) -> 
     if not grid.power_of_two:
         return extrema
     exponent = non_overflow_exponent(extrema, grid)
-    chosen = representable_range(exponent, aligned_zero_point(extrema, exponent, grid), grid)
+    scales = representable_range(exponent, aligned_zero_point(extrema, exponent, grid), grid)
     # Groups of zeros keep their empty range, and with it scale 1, as in every other method.
     empty = (extrema.low == 0) & (extrema.high == 0)
-    return Range(np.where(empty, 0.0, chosen.low), np.where(empty, 0.0, chosen.high))
+    return Range(np.where(empty, 0.0, scales.low), np.where(empty, 0.0, scales.high))

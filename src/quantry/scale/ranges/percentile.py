@@ -71,9 +71,9 @@ def best_percentile_range(observed: Observed, options: BestPercentile, grid: Gri
 
 
 def _error(observed: Observed, method: Percentile, grid: Grid, power: int) -> np.ndarray:
-    found = percentile_range(observed, method, grid)
-    chosen = affine(Range(found.low[:, None], found.high[:, None]), grid)
-    scale, zero_point = chosen.scale.astype(np.float64), chosen.zero_point.astype(np.float64)
+    ranges = percentile_range(observed, method, grid)
+    scales = affine(Range(ranges.low[:, None], ranges.high[:, None]), grid)
+    scale, zero_point = scales.scale.astype(np.float64), scales.zero_point.astype(np.float64)
     result: np.ndarray = observed.error(scale, zero_point, grid, power)[:, 0]
     return result
 
@@ -88,9 +88,9 @@ def layer_wise_percentile_range(observed: Observed, options: LayerWisePercentile
     """
     ranges = [percentile_range(observed, Percentile(candidate), grid) for candidate in options.candidates]
     candidates = Range(np.stack([r.low for r in ranges], axis=1), np.stack([r.high for r in ranges], axis=1))
-    chosen = affine(candidates, grid)
+    scales = affine(candidates, grid)
     error = observed.error(
-        chosen.scale.astype(np.float64), chosen.zero_point.astype(np.float64), grid, _POWERS[options.metric]
+        scales.scale.astype(np.float64), scales.zero_point.astype(np.float64), grid, _POWERS[options.metric]
     )
     best = error.argmin(axis=1)[:, None]
     return Range(
