@@ -117,7 +117,7 @@ def scale_and_steps(x, parameter, log2: tl.constexpr):  # type: ignore[no-untype
         steps = x * ((127 - exponent) << 23).to(tl.float32, bitcast=True)
     else:
         scale = stored
-        steps = tl.div_rn(x, tl.zeros_like(x) + stored)  # x / given would not be rounded correctly
+        steps = tl.div_rn(x, tl.zeros_like(x) + stored)  # x / stored would not be rounded correctly
     return scale, steps
 
 
