@@ -99,6 +99,10 @@ class SmoothQuantTarget:
         """The layers' nodes."""
         return tuple(layer.node for layer in self.layers)
 
+    def absorption(self, *, bounded: bool = False) -> FactorAbsorption | str:
+        """Return how what computes the tensor takes up its factors, or why it cannot; see `absorb_factors`."""
+        return absorb_factors(self.value, self.nodes, self.axis, self.channels, bounded=bounded)
+
 
 def smooth_needs(model: FloatModel, options: SmoothQuant, equalized: bool = False) -> Needs:
     """Return the statistics of activations that smoothing needs.
@@ -227,7 +231,7 @@ class _Smoother:
             return
         # With one scale per weight, a few extreme channels cost so much that it pays to pass a Clip.
         bounded = self._options.alpha is None and not self._roundings[1].per_channel
-        result = absorb_factors(target.value, target.nodes, target.axis, target.channels, bounded=bounded)
+        result = target.absorption(bounded=bounded)
         if isinstance(result, str) and not self._options.insert:
             self._declined[result] += 1
             return

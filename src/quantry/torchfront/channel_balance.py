@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from quantry.equalize.channels import ChannelAxis, propagate_factor
-from quantry.equalize.factor_absorption import CompensatingMul, FactorAbsorption, ScaleLayer, absorb_factors
+from quantry.equalize.factor_absorption import CompensatingMul, FactorAbsorption, ScaleLayer
 from quantry.equalize.linear_layer import ChannelLayout, LinearLayer, array_of
 from quantry.equalize.smooth import SmoothQuantTarget, find_targets, within_span
 from quantry.execute.fake_quantizer import FakeQuantizer
@@ -351,11 +351,7 @@ def _costs(tables: list[tuple[_Part, Floats]], channels: int, steps: tuple[int, 
 def _folds(model: ir.Model) -> list[tuple[SmoothQuantTarget, FactorAbsorption]]:
     """Return the tensors of a model whose channels can be scaled without adding an operator, in graph order."""
     targets, _ = find_targets(model, SmoothQuant())
-    folds = [
-        (target, absorb_factors(target.value, target.nodes, target.axis, target.channels))
-        for target in targets
-        if target.axis == 1
-    ]
+    folds = [(target, target.absorption()) for target in targets if target.axis == 1]
     return [
         (target, fold)
         for target, fold in folds
