@@ -73,8 +73,8 @@ def test_right_images_have_no_finding(pictures: Path) -> None:
     assert check.findings == ()
     assert check.pixels is not None
     assert check.pixels.better is None
-    assert check.pixels.given.certainty == max(
-        one.certainty for one in (check.pixels.given, *check.pixels.alternatives)
+    assert check.pixels.current.certainty == max(
+        one.certainty for one in (check.pixels.current, *check.pixels.alternatives)
     )
 
 

@@ -119,7 +119,7 @@ class CalibrationResult(JsonResult):
     @classmethod
     def of_check(cls, check: "CalibrationCheck") -> "CalibrationResult":
         """Return the result of a check."""
-        pixels = () if check.pixels is None else (check.pixels.given, *check.pixels.alternatives)
+        pixels = () if check.pixels is None else (check.pixels.current, *check.pixels.alternatives)
         return cls.of(
             check,
             pixels=tuple(map(PixelValues.of, pixels)) or None,

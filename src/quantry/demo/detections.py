@@ -45,8 +45,8 @@ def _decode_one(rows: NDArray[np.float64]) -> Detections:
     centre = (rows[order, :2] + cells[order]) * strides[order]
     half = np.exp(np.clip(rows[order, 2:4], *_LOG_SIZES)) * strides[order] / 2
     boxes = np.clip(np.concatenate([centre - half, centre + half], axis=1), 0.0, float(IMAGE_SIZE))
-    kept = suppress(boxes, labels[order], OVERLAP_LIMIT)[:MOST_DETECTIONS]
-    return Detections(boxes[kept], scores[order][kept], labels[order][kept])
+    selected = suppress(boxes, labels[order], OVERLAP_LIMIT)[:MOST_DETECTIONS]
+    return Detections(boxes[selected], scores[order][selected], labels[order][selected])
 
 
 def decode(output: NDArray[np.floating]) -> list[Detections]:

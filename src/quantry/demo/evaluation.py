@@ -70,8 +70,8 @@ def evaluate(run: Run, count: int = 200) -> dict[str, float]:
         >>> evaluate(lambda images: np.zeros((len(images), 1344, 13)), count=2)
         {'map': 0.0, 'map50': 0.0}
     """
-    found = mean_average_precision(run, evaluation_scenes(count))
-    return {"map": found.map, "map50": found.map50}
+    score = mean_average_precision(run, evaluation_scenes(count))
+    return {"map": score.map, "map50": score.map50}
 
 
 @dataclass(frozen=True)

@@ -102,11 +102,11 @@ def _background(dice: _Dice) -> Plane:
     canvas = start + slant[..., None] * (end - start)
     cells = 3 + dice.below(14)
     grid = (dice.plane(cells + 1, cells + 1, 3) - 0.5) * dice.between(0.0, 90.0)
-    place = ramp * cells
-    cell = place.astype(np.int64)
-    rest = (place - cell)[:, None]
-    across = grid[:, cell] * (1.0 - rest) + grid[:, cell + 1] * rest
-    return canvas + across[cell] * (1.0 - rest[..., None]) + across[cell + 1] * rest[..., None]
+    position = ramp * cells
+    cell = position.astype(np.int64)
+    fraction = (position - cell)[:, None]
+    across = grid[:, cell] * (1.0 - fraction) + grid[:, cell + 1] * fraction
+    return canvas + across[cell] * (1.0 - fraction[..., None]) + across[cell + 1] * fraction[..., None]
 
 
 def _line(canvas: Plane, dice: _Dice, thickest: float) -> None:
@@ -151,10 +151,10 @@ def _extent(shape: Shape, x: float, y: float, radius: float, angle: float) -> tu
 
 
 def _hides_another(box: tuple[float, float, float, float], boxes: list[tuple[float, float, float, float]]) -> bool:
-    for other in boxes:
-        width = min(box[2], other[2]) - max(box[0], other[0])
-        height = min(box[3], other[3]) - max(box[1], other[1])
-        area = (other[2] - other[0]) * (other[3] - other[1])
+    for hidden in boxes:
+        width = min(box[2], hidden[2]) - max(box[0], hidden[0])
+        height = min(box[3], hidden[3]) - max(box[1], hidden[1])
+        area = (hidden[2] - hidden[0]) * (hidden[3] - hidden[1])
         if width > 0 and height > 0 and width * height > _MOST_HIDDEN * area:
             return True
     return False
@@ -185,8 +185,8 @@ def _object(
     x, y = dice.between(0.04, 0.96) * IMAGE_SIZE, dice.between(0.04, 0.96) * IMAGE_SIZE
     x0, y0, x1, y1 = _extent(SHAPES[label], x, y, radius, angle)
     box = (max(0.0, x0), max(0.0, y0), min(float(IMAGE_SIZE), x1), min(float(IMAGE_SIZE), y1))
-    seen = (box[2] - box[0]) * (box[3] - box[1]) / ((x1 - x0) * (y1 - y0))
-    if seen < 1.0 - _MOST_HIDDEN or _hides_another(box, boxes):
+    visible = (box[2] - box[0]) * (box[3] - box[1]) / ((x1 - x0) * (y1 - y0))
+    if visible < 1.0 - _MOST_HIDDEN or _hides_another(box, boxes):
         return None
     window = _window(*box)
     u, v = _turned(window, x, y, angle)
@@ -230,11 +230,11 @@ def scene(seed: int) -> Scene:
         _line(canvas, dice, 6.0)
     for _ in range(dice.below(6)):
         _blob(canvas, dice)
-    wanted = 1 + dice.below(_MOST_OBJECTS)
+    object_count = 1 + dice.below(_MOST_OBJECTS)
     boxes: list[tuple[float, float, float, float]] = []
     labels: list[int] = []
     for attempt in range(4 * _MOST_OBJECTS):
-        if len(boxes) >= wanted or (boxes and attempt >= 2 * _MOST_OBJECTS):
+        if len(boxes) >= object_count or (boxes and attempt >= 2 * _MOST_OBJECTS):
             break
         drawn = _object(canvas, dice, boxes)
         if drawn is not None:

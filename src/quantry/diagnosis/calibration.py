@@ -77,8 +77,8 @@ class CalibrationCheck:
         if self.pixels is not None:
             best = self.pixels.alternatives[0] if self.pixels.alternatives else None
             against = "" if best is None else f"; {best.certainty:.2f} with {best.label}"
-            given = self.pixels.given
-            yield f"certainty of the outputs: {given.certainty:.2f} with {given.label}{against}"
+            choice = self.pixels.current
+            yield f"certainty of the outputs: {choice.certainty:.2f} with {choice.label}{against}"
         if not self.findings:
             yield "nothing is wrong with the calibration data"
 
@@ -98,9 +98,9 @@ def check_calibration(result: QuantizationResult) -> CalibrationCheck | None:
     statistics, data = result.stages.statistics, result.calibration_data
     if statistics is None or data is None:
         return None
-    observed = {name: one for name, one in statistics.value.tensors.items() if name in result.plan.activations}
+    observed = {name: stats for name, stats in statistics.value.tensors.items() if name in result.plan.activations}
     count = statistics.value.samples
-    shares = {name: share for name, one in observed.items() if (share := _reached(one)) is not None}
+    shares = {name: share for name, stats in observed.items() if (share := _reached(stats)) is not None}
     middle = count // 2
     settled = [n for n in _sizes(count) if n < count and shares and _mean_at(shares, n) >= SETTLED]
     check = CalibrationCheck(
@@ -125,10 +125,10 @@ def _reached(stats: TensorStats) -> dict[int, float] | None:
     if len(stats.batch_minima) < 2:
         return None
     low, high = (_without_one(ends) for ends in (-stats.batch_minima, stats.batch_maxima))
-    whole = float(low.max() + high.max())
-    if not math.isfinite(whole) or whole <= 0:
+    width = float(low.max() + high.max())
+    if not math.isfinite(width) or width <= 0:
         return None
-    return {n: (expected_largest(low, n) + expected_largest(high, n)) / whole for n in _sizes(len(low))}
+    return {n: (expected_largest(low, n) + expected_largest(high, n)) / width for n in _sizes(len(low))}
 
 
 def _without_one(ends: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -137,7 +137,7 @@ def _without_one(ends: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.minimum(reach, np.sort(reach)[-2]) if len(reach) >= _TRIMMED_FROM else reach
 
 
-def expected_largest(values: NDArray[np.float64], taken: int) -> float:
+def expected_largest(values: NDArray[np.float64], count_taken: int) -> float:
     """Return the largest of some of the numbers, averaged over all ways to choose them.
 
     It is the sum of the numbers sorted ascending, each times the probability that it is the largest:
@@ -145,15 +145,15 @@ def expected_largest(values: NDArray[np.float64], taken: int) -> float:
 
     Args:
         values: The numbers, shape (n,).
-        taken: How many are chosen, 1 to n.
+        count_taken: How many are chosen, 1 to n.
     """
     ascending, count = np.sort(values), len(values)
-    places = np.arange(1, count + 1)
-    logs = np.concatenate([[0.0], np.cumsum(np.log(places))])  # log n!
-    chosen = places[taken - 1 :]
-    ways = logs[chosen - 1] - logs[taken - 1] - logs[chosen - taken]
-    of_all = logs[count] - logs[taken] - logs[count - taken]
-    return float(np.exp(ways - of_all) @ ascending[taken - 1 :])
+    ranks = np.arange(1, count + 1)
+    logs = np.concatenate([[0.0], np.cumsum(np.log(ranks))])  # log n!
+    upper_ranks = ranks[count_taken - 1 :]
+    ways = logs[upper_ranks - 1] - logs[count_taken - 1] - logs[upper_ranks - count_taken]
+    of_all = logs[count] - logs[count_taken] - logs[count - count_taken]
+    return float(np.exp(ways - of_all) @ ascending[count_taken - 1 :])
 
 
 def _mean_at(shares: Mapping[str, Mapping[int, float]], samples: int) -> float:
@@ -165,14 +165,14 @@ def _compared(observed: Mapping[str, TensorStats], held_out: Statistics | None) 
     if held_out is None:
         return {}
     outside, common = {}, []
-    for name, one in observed.items():
-        other = held_out.tensors.get(name)
-        if other is None or not one.finite_count or not other.finite_count:
+    for name, calibrated in observed.items():
+        evaluated = held_out.tensors.get(name)
+        if evaluated is None or not calibrated.finite_count or not evaluated.finite_count:
             continue
-        spread = other.distribution()
-        is_out = (spread.upper > one.maximum) | (spread.lower < one.minimum)
+        spread = evaluated.distribution()
+        is_out = (spread.upper > calibrated.maximum) | (spread.lower < calibrated.minimum)
         outside[name] = float(spread.counts[is_out].sum()) / spread.total
-        common.append(_overlap(one, other))
+        common.append(_overlap(calibrated, evaluated))
     if not outside:
         return {}
     worst = sorted((name for name in outside if outside[name] > 0), key=lambda name: -outside[name])
@@ -184,9 +184,9 @@ def _compared(observed: Mapping[str, TensorStats], held_out: Statistics | None) 
     }
 
 
-def _overlap(one: TensorStats, other: TensorStats) -> float:
+def _overlap(first: TensorStats, second: TensorStats) -> float:
     """Return the mass that two distributions have in common, in bins of sign and power of two."""
-    shares = [np.bincount(stats.codes >> 7, stats.counts, 512) / stats.finite_count for stats in (one, other)]
+    shares = [np.bincount(stats.codes >> 7, stats.counts, 512) / stats.finite_count for stats in (first, second)]
     return float(np.minimum(*shares).sum())
 
 
@@ -198,13 +198,13 @@ def _pixel_findings(check: CalibrationCheck, inputs: tuple[str, ...]) -> Iterato
     pixels = check.pixels
     if pixels is None or pixels.better is None:
         return
-    given, better = pixels.given.options, pixels.better.options
+    options, better = pixels.current.options, pixels.better.options
     # Published means differ in the last digits.
-    means = (given.mean, given.mean[::-1])
-    same_values = better.scale == given.scale and any(np.allclose(better.mean, mean, rtol=0.02) for mean in means)
+    means = (options.mean, options.mean[::-1])
+    same_values = better.scale == options.scale and any(np.allclose(better.mean, mean, rtol=0.02) for mean in means)
     what = "colour order of the images looks" if same_values else "pixel values of the images look"
     yield Finding(
-        f"the {what} wrong: the outputs are certain by {pixels.given.certainty:.2f}, and by "
+        f"the {what} wrong: the outputs are certain by {pixels.current.certainty:.2f}, and by "
         f"{pixels.better.certainty:.2f} with {pixels.better.label}",
         inputs,
         f"read the images as in training, probably {command_line(better)}",

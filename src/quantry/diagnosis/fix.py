@@ -90,23 +90,23 @@ def last_nodes(model: ir.Model, plan: QuantPlan) -> tuple[tuple[str, ...], tuple
     Returns:
         Names of the nodes after the last layers, in graph order, and names of the last layers.
     """
-    after: dict[ir.Node, None] = {}
+    reached: dict[ir.Node, None] = {}
     layers: dict[ir.Node, None] = {}
-    waiting = [producer for value in model.graph.outputs if (producer := value.producer()) is not None]
-    while waiting:
-        node = waiting.pop()
-        if node in after or node in layers:
+    queue = [producer for value in model.graph.outputs if (producer := value.producer()) is not None]
+    while queue:
+        node = queue.pop()
+        if node in reached or node in layers:
             continue
         fused = _fused_layer(node)
         if is_learned(node) or fused is not None:
             layers |= dict.fromkeys((node,) if fused is None else (node, fused))
             continue
-        after[node] = None
-        waiting += producers_of(node)
+        reached[node] = None
+        queue += producers_of(node)
     quantized = set(plan.quantized_nodes)
     ordered = [node for node in model.graph if node.name in quantized]
     return (
-        tuple(node_name(node) for node in ordered if node in after),
+        tuple(node_name(node) for node in ordered if node in reached),
         tuple(node_name(node) for node in ordered if node in layers),
     )
 
@@ -119,14 +119,14 @@ def first_layers(model: ir.Model, plan: QuantPlan, depth: int = 1) -> tuple[str,
         plan: What is quantized.
         depth: How many layers an input of the model passes through at most.
     """
-    quantized, found = set(plan.quantized_nodes), []
+    quantized, layers = set(plan.quantized_nodes), []
     depths: dict[ir.Node, int] = {}
     for node in model.graph:
-        before = max((depths[producer] for producer in producers_of(node) if producer in depths), default=0)
-        own = depths[node] = before + (node.op_type in LINEAR)
-        if own <= depth and node.name in quantized and not is_channel_product(node):
-            found.append(node_name(node))
-    return tuple(found)
+        depth_before = max((depths[producer] for producer in producers_of(node) if producer in depths), default=0)
+        depth_here = depths[node] = depth_before + (node.op_type in LINEAR)
+        if depth_here <= depth and node.name in quantized and not is_channel_product(node):
+            layers.append(node_name(node))
+    return tuple(layers)
 
 
 def freed_tensors(model: ir.Model, plan: QuantPlan, nodes: Collection[str]) -> frozenset[str]:
@@ -175,17 +175,17 @@ def count_pieces(model: ir.Model, quantized: Collection[str]) -> int:
         quantized: Names of the quantized nodes.
     """
     # By node, the piece it is in or comes after, from 1; 0 before the first piece.
-    after: dict[ir.Node, int] = {}
+    pieces: dict[ir.Node, int] = {}
     last = 0
     for node in model.graph:
         is_quantized = node.name in quantized
-        own = 1 if is_quantized else 0
+        piece = 1 if is_quantized else 0
         for producer in producers_of(node):
-            place = after.get(producer, 0)
-            cut = is_quantized and place > 0 and producer.name not in quantized
-            own = max(own, place + cut)
-        after[node] = own
-        last = max(last, own if is_quantized else 0)
+            upstream = pieces.get(producer, 0)
+            cut = is_quantized and upstream > 0 and producer.name not in quantized
+            piece = max(piece, upstream + cut)
+        pieces[node] = piece
+        last = max(last, piece if is_quantized else 0)
     return last
 
 

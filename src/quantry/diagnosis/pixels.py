@@ -85,13 +85,13 @@ class PixelCheck:
     """How the given pixel arithmetic compares with the usual alternatives.
 
     Attributes:
-        given: What was used.
+        current: What was used.
         alternatives: All others, best first.
         better: The best alternative, if it is clearly better than what was given; else None.
         images: Number of images.
     """
 
-    given: PixelChoice
+    current: PixelChoice
     alternatives: tuple[PixelChoice, ...]
     better: PixelChoice | None
     images: int
@@ -105,10 +105,10 @@ def command_line(options: ImageOptions) -> str:
         '--color RGB --pixel-scale 1/255'
     """
     mean, std = (",".join(f"{value:g}" for value in values) for values in (options.mean, options.std))
-    parts = [f"--color {options.color}", f"--pixel-scale {scale_text(options.scale)}"]
-    parts += [f"--mean {mean}"] if any(options.mean) else []
-    parts += [f"--std {std}"] if any(value != 1 for value in options.std) else []
-    return " ".join(parts)
+    words = [f"--color {options.color}", f"--pixel-scale {scale_text(options.scale)}"]
+    words += [f"--mean {mean}"] if any(options.mean) else []
+    words += [f"--std {std}"] if any(value != 1 for value in options.std) else []
+    return " ".join(words)
 
 
 def check_pixels(model: ir.Model, data: CalibrationData, images: int = IMAGES) -> PixelCheck | None:
@@ -133,37 +133,37 @@ def check_pixels(model: ir.Model, data: CalibrationData, images: int = IMAGES) -
     choices = [
         PixelChoice(label, options, float(certainty.mean()), ratio, certainty)
         for label, options in _alternatives(source.options)
-        if (measured := runner.measure(pixels, options)) is not None
-        for certainty, ratio in (measured,)
+        if (result := runner.measure(pixels, options)) is not None
+        for certainty, ratio in (result,)
     ]
     if not choices or choices[0].options != source.options:
         return None
-    given, others = choices[0], sorted(choices[1:], key=lambda choice: -choice.credit)
-    better = others[0] if others and _is_better(others[0], given) else None
-    return PixelCheck(given, tuple(others), better, len(pixels))
+    current, ranked = choices[0], sorted(choices[1:], key=lambda choice: -choice.credit)
+    better = ranked[0] if ranked and _is_better(ranked[0], current) else None
+    return PixelCheck(current, tuple(ranked), better, len(pixels))
 
 
-def _alternatives(given: ImageOptions) -> Iterator[tuple[str, ImageOptions]]:
+def _alternatives(options_now: ImageOptions) -> Iterator[tuple[str, ImageOptions]]:
     """Yield what was given, then the usual alternatives."""
-    yield f"{given.color}, as given", given
-    other: Color = "BGR" if given.color == "RGB" else "RGB"
+    yield f"{options_now.color}, as given", options_now
+    opposite: Color = "BGR" if options_now.color == "RGB" else "RGB"
     # Mean and deviation are in the order of the colours, so they turn round with them.
-    swapped = replace(given, color=other, mean=given.mean[::-1], std=given.std[::-1])
-    yield f"{other}, otherwise as given", swapped
+    swapped = replace(options_now, color=opposite, mean=options_now.mean[::-1], std=options_now.std[::-1])
+    yield f"{opposite}, otherwise as given", swapped
     for label, (scale, mean, std) in _ARITHMETIC.items():
         for color in get_args(Color):
             step = 1 if color == "RGB" else -1
-            options = replace(given, color=color, scale=scale, mean=mean[::step], std=std[::step])
-            if not any(_same(options, one) for one in (given, swapped)):
+            options = replace(options_now, color=color, scale=scale, mean=mean[::step], std=std[::step])
+            if not any(_same(options, earlier) for earlier in (options_now, swapped)):
                 yield f"{color}, {label}", options
 
 
-def _same(one: ImageOptions, other: ImageOptions) -> bool:
+def _same(first: ImageOptions, second: ImageOptions) -> bool:
     ends = [
         (np.array([[0], [255]]) * options.scale - np.array(options.mean)) / np.array(options.std)
-        for options in (one, other)
+        for options in (first, second)
     ]
-    return one.color == other.color and np.allclose(ends[0], ends[1], atol=0.02)
+    return first.color == second.color and np.allclose(ends[0], ends[1], atol=0.02)
 
 
 class _Runner:
@@ -186,8 +186,8 @@ class _Runner:
         self, pixels: Sequence[NDArray[np.float32]], options: ImageOptions
     ) -> tuple[NDArray[np.float64], float | None] | None:
         """Return how certain the outputs are of each image, and the ratio of the first layer; None without scores."""
-        results = [run_session(self._session, {self._name: self._input(one, options)}) for one in pixels]
-        outputs = [[np.asarray(one[name or ""], np.float64) for name in self._outputs] for one in results]
+        results = [run_session(self._session, {self._name: self._input(entry, options)}) for entry in pixels]
+        outputs = [[np.asarray(entry[name or ""], np.float64) for name in self._outputs] for entry in results]
         ratio = self._ratio(results)
         certainty = _certainty(outputs, is_far=_is_far(ratio))
         return None if certainty is None else (certainty, ratio)
@@ -195,7 +195,7 @@ class _Runner:
     def _ratio(self, results: list[dict[str, NDArray[Any]]]) -> float | None:
         if self._layer is None or self._bias is None:
             return None
-        rows = [np.moveaxis(one[self._layer], 1, 0).reshape(len(self._bias), -1) for one in results]
+        rows = [np.moveaxis(result[self._layer], 1, 0).reshape(len(self._bias), -1) for result in results]
         varies = np.concatenate(rows, axis=1).std(axis=1)
         return float(np.median(np.log10((varies + 1e-9) / (self._bias + 1e-9))))
 
@@ -223,7 +223,8 @@ def _certainty(outputs: list[list[NDArray[np.float64]]], *, is_far: bool) -> NDA
         if all(row is not None for row in rows):
             return _information(np.concatenate([row for row in rows if row is not None]))
     maps = [
-        np.concatenate([_probabilities(one) for one in sample if one.ndim > 2] or [np.zeros(0)]) for sample in outputs
+        np.concatenate([_probabilities(output) for output in sample if output.ndim > 2] or [np.zeros(0)])
+        for sample in outputs
     ]
     if any(len(values) < _HIGHEST for values in maps):
         return None
@@ -247,7 +248,10 @@ def _probabilities(output: NDArray[np.float64]) -> NDArray[np.float64]:
     Channels with values between 0 and 1 are taken for probabilities. In a detector's output the first of them says
     whether there is an object, and the others which one.
     """
-    axis = max(range(1, output.ndim), key=lambda one: _unit_channels(output, one).sum() / output.shape[one])
+    axis = max(
+        range(1, output.ndim),
+        key=lambda axis_index: _unit_channels(output, axis_index).sum() / output.shape[axis_index],
+    )
     is_unit = _unit_channels(output, axis)
     if not is_unit.any():
         return np.zeros(0)
@@ -257,13 +261,13 @@ def _probabilities(output: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _unit_channels(output: NDArray[np.float64], axis: int) -> NDArray[np.bool_]:
-    others = tuple(index for index in range(output.ndim) if index != axis)
-    result: NDArray[np.bool_] = (output.min(axis=others) >= 0) & (output.max(axis=others) <= 1)
+    axes = tuple(index for index in range(output.ndim) if index != axis)
+    result: NDArray[np.bool_] = (output.min(axis=axes) >= 0) & (output.max(axis=axes) <= 1)
     return result
 
 
-def _is_better(one: PixelChoice, given: PixelChoice) -> bool:
-    difference = one.per_image - given.per_image
+def _is_better(choice: PixelChoice, current: PixelChoice) -> bool:
+    difference = choice.per_image - current.per_image
     error = float(difference.std(ddof=1)) / np.sqrt(len(difference))
     mean = float(difference.mean())
-    return mean > _BETTER_SHARE * max(given.certainty, 1e-6) and mean > _BETTER_ERRORS * error
+    return mean > _BETTER_SHARE * max(current.certainty, 1e-6) and mean > _BETTER_ERRORS * error

@@ -73,9 +73,9 @@ def tensor_health(
 def _activations(model: ir.Model, statistics: Statistics, view: QuantizedView) -> Iterator[TensorHealth]:
     producers = {value.name: node for node in model.graph for value in node.outputs}
     for quantizer in view.activations:
-        name, own = quantizer.name, quantizer.params
+        name, params = quantizer.name, quantizer.params
         stats = statistics.tensors.get(name)
-        if stats is None or own is None or stats.finite_count == 0:
+        if stats is None or params is None or stats.finite_count == 0:
             continue
         node = producers.get(name)
         yield TensorHealth(
@@ -83,8 +83,8 @@ def _activations(model: ir.Model, statistics: Statistics, view: QuantizedView) -
             kind="activation",
             node="" if node is None else node.name or "",
             operator="Input" if node is None else node.op_type,
-            **_common(own),
-            **_activation_noise(stats, own),
+            **_common(params),
+            **_activation_noise(stats, params),
             shared_with="" if quantizer.source == name else quantizer.source,
         )
 
@@ -95,7 +95,7 @@ def _activation_noise(stats: TensorStats, params: TensorParams) -> dict[str, Any
     squares = (spread.lower**2 + spread.lower * spread.upper + spread.upper**2) / 3
     power = float(np.average(squares, weights=spread.counts))
     values = BinnedValues(stats)
-    scale, zero_point = (part.astype(np.float64).reshape(1, 1) for part in (params.scale, params.zero_point))
+    scale, zero_point = (array.astype(np.float64).reshape(1, 1) for array in (params.scale, params.zero_point))
     noise = float(values.error(scale, zero_point, Grid(params.dtype, symmetric=False), 2)[0, 0])
     low, high = _representable(params)
     clipping = float(values.clipping(np.array([[low]]), np.array([[high]]))[0, 0])
@@ -116,9 +116,9 @@ def _vanishing(spread: Distribution, half_step: float) -> float:
 def _weights(model: ir.Model, view: QuantizedView) -> Iterator[TensorHealth]:
     nodes = {node.name: node for node in model.graph}
     for quantizer in view.weights:
-        name, own = quantizer.name, quantizer.params
+        name, params = quantizer.name, quantizer.params
         constant = model.graph.initializers[name].const_value
-        if own is None or constant is None:
+        if params is None or constant is None:
             continue
         weight = constant.numpy().astype(np.float32)
         error = (weight - quantizer.round(weight)).astype(np.float64)
@@ -129,7 +129,7 @@ def _weights(model: ir.Model, view: QuantizedView) -> Iterator[TensorHealth]:
             kind="weight",
             node=user,
             operator=nodes[user].op_type if user in nodes else "",
-            **_common(own),
+            **_common(params),
             seen=(float(weight.min()), float(weight.max())),
             sqnr=unlimited_decibels(power, float(np.mean(error**2))),
             clipped=0.0,

@@ -37,16 +37,16 @@ did you mean 'iterations'?
             RecipeError: A keyword is not a field; the message suggests the nearest spelling.
         """
         del arguments
-        known = field_names(cls) if settings else ()
+        names = field_names(cls) if settings else ()
         for name in settings:
-            if name not in known:
+            if name not in names:
                 raise unknown_name(cls, "arguments", name)
         return super().__new__(cls)
 
 
 def field_names(owner: Any) -> tuple[str, ...]:
     """Return the names of a dataclass's fields."""
-    return tuple(part.name for part in fields(owner))
+    return tuple(entry.name for entry in fields(owner))
 
 
 def unknown_name(owner: Any, what: str, name: str) -> RecipeError:
@@ -95,39 +95,39 @@ class Checked(KnownArguments):
     def __post_init__(self) -> None:
         cls: Any = type(self)
         for name, annotation in type_hints(cls).items():
-            given = getattr(self, name)
+            value = getattr(self, name)
             # The common case first: recipes are made for every trial of a search.
-            if type(given) is annotation:
+            if type(value) is annotation:
                 continue
-            fitted = _fit(annotation, given, f"{cls.__name__}.{name}")
-            if fitted is not given:
+            fitted = _fit(annotation, value, f"{cls.__name__}.{name}")
+            if fitted is not value:
                 object.__setattr__(self, name, fitted)  # The dataclass is frozen.
 
 
-def _fit(annotation: Any, given: Any, where: str) -> Any:
+def _fit(annotation: Any, value: Any, path: str) -> Any:
     if typing.get_origin(annotation) is tuple:
-        if not isinstance(given, list | tuple):
-            raise RecipeError(f"{where} must be a tuple, got {given!r}")
+        if not isinstance(value, list | tuple):
+            raise RecipeError(f"{path} must be a tuple, got {value!r}")
         item_type = typing.get_args(annotation)[0]
-        return tuple(_fit(item_type, item, f"{where}[{index}]") for index, item in enumerate(given))
+        return tuple(_fit(item_type, item, f"{path}[{index}]") for index, item in enumerate(value))
     is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     members = typing.get_args(annotation) if is_union else (annotation,)
-    if type(given) in members:
-        return given
+    if type(value) in members:
+        return value
     # bool is a subclass of int: without this test, True would pass as a number of samples.
-    if not isinstance(given, bool):
-        if float in members and isinstance(given, numbers.Real):
-            return float(given)
-        if int in members and isinstance(given, numbers.Integral):
-            return int(given)
-        if isinstance(given, members):
-            return given
-    raise RecipeError(f"{where} must be {_choices(members)}, got {_shown(given)}{_hint(members, given)}")
+    if not isinstance(value, bool):
+        if float in members and isinstance(value, numbers.Real):
+            return float(value)
+        if int in members and isinstance(value, numbers.Integral):
+            return int(value)
+        if isinstance(value, members):
+            return value
+    raise RecipeError(f"{path} must be {_choices(members)}, got {_shown(value)}{_hint(members, value)}")
 
 
 def _choices(members: tuple[Any, ...]) -> str:
-    *others, last = (_spelling(member) for member in members)
-    return f"{', '.join(others)} or {last}" if others else last
+    *initial, last = (_spelling(member) for member in members)
+    return f"{', '.join(initial)} or {last}" if initial else last
 
 
 def _spelling(member: Any) -> str:
@@ -139,23 +139,23 @@ def _spelling(member: Any) -> str:
     return f"{name}()" if dataclasses.is_dataclass(member) else name
 
 
-def _shown(given: Any) -> str:
-    return f"the class {given.__name__}" if isinstance(given, type) else repr(given)
+def _shown(value: Any) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else repr(value)
 
 
-def _hint(members: tuple[Any, ...], given: Any) -> str:
+def _hint(members: tuple[Any, ...], value: Any) -> str:
     """Return the choice that a string probably means: recipe files name choices by strings, Python does not."""
-    name = given.__name__ if isinstance(given, type) else given
+    name = value.__name__ if isinstance(value, type) else value
     if not isinstance(name, str):
         return ""
-    known: list[str] = []
+    spellings: list[str] = []
     for member in members:
         if dataclasses.is_dataclass(member):
-            known.append(_spelling(member))
+            spellings.append(_spelling(member))
         elif issubclass(member, enum.Enum):
-            known += (f"{member.__name__}.{choice.name}" for choice in member if choice.value == name.lower())
-    qualified = [choice for choice in known if "." in choice]
-    return f"; did you mean {qualified[0]}?" if qualified else nearest_spelling(f"{name}()", known).replace("'", "")
+            spellings += (f"{member.__name__}.{choice.name}" for choice in member if choice.value == name.lower())
+    qualified = [choice for choice in spellings if "." in choice]
+    return f"; did you mean {qualified[0]}?" if qualified else nearest_spelling(f"{name}()", spellings).replace("'", "")
 
 
 def brief(value: Any) -> str:
@@ -175,9 +175,9 @@ def brief(value: Any) -> str:
         return " + ".join(map(brief, value)) or "none"
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return str(value)
-    changed = [
+    differing = [
         f"{field.name}={brief(getattr(value, field.name))}"
         for field in dataclasses.fields(value)
         if field.default is dataclasses.MISSING or getattr(value, field.name) != field.default
     ]
-    return f"{type(value).__name__}({', '.join(changed)})" if changed else type(value).__name__
+    return f"{type(value).__name__}({', '.join(differing)})" if differing else type(value).__name__

@@ -128,7 +128,7 @@ def save_recipe(recipe: Recipe, path: str | Path) -> None:
 def _encode_fields(value: Any) -> dict[str, Any]:
     cls: Any = type(value)
     hints = type_hints(cls)
-    return {part.name: encode(getattr(value, part.name), hints[part.name]) for part in dataclasses.fields(value)}
+    return {entry.name: encode(getattr(value, entry.name), hints[entry.name]) for entry in dataclasses.fields(value)}
 
 
 def encode(value: Any, annotation: Any) -> Any:
@@ -150,108 +150,110 @@ def encode(value: Any, annotation: Any) -> Any:
     return value
 
 
-def decode(annotation: Any, value: Any, where: str) -> Any:
+def decode(annotation: Any, value: Any, path: str) -> Any:
     """Read what `encode` wrote.
 
     Args:
         annotation: The declared type.
         value: Plain data.
-        where: Path of the value, for messages.
+        path: Path of the value, for messages.
 
     Raises:
         RecipeError: The data does not fit the type.
     """
     origin = typing.get_origin(annotation)
     if origin in (typing.Union, types.UnionType):
-        return _decode_union(typing.get_args(annotation), value, where)
+        return _decode_union(typing.get_args(annotation), value, path)
     if origin is tuple:
-        return _decode_tuple(typing.get_args(annotation)[0], value, where)
+        return _decode_tuple(typing.get_args(annotation)[0], value, path)
     if dataclasses.is_dataclass(annotation):
-        return _decode_union((annotation,), value, where)
+        return _decode_union((annotation,), value, path)
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
-        return _decode_enum(annotation, value, where)
-    return _decode_scalar(annotation, value, where)
+        return _decode_enum(annotation, value, path)
+    return _decode_scalar(annotation, value, path)
 
 
-def _decode_union(members: tuple[Any, ...], value: Any, where: str) -> Any:
+def _decode_union(members: tuple[Any, ...], value: Any, path: str) -> Any:
     if value is None and type(None) in members:
         return None
     choices = {member.__name__: member for member in members if isinstance(member, type) and member is not type(None)}
     choices = {name: member for name, member in choices.items() if dataclasses.is_dataclass(member)}
     if not choices:
         (scalar,) = (member for member in members if member is not type(None))
-        return decode(scalar, value, where)
+        return decode(scalar, value, path)
     if isinstance(value, str):
-        return _decode_dataclass(_choose(choices, value, where), {}, where)
+        return _decode_dataclass(_choose(choices, value, path), {}, path)
     if not isinstance(value, Mapping):
-        raise RecipeError(f"{where} must be one of {sorted(choices)} or a mapping with a 'kind', got {value!r}")
+        raise RecipeError(f"{path} must be one of {sorted(choices)} or a mapping with a 'kind', got {value!r}")
     # "kind" may be omitted where there is only one choice.
     kind = value.get(_KIND, next(iter(choices)) if len(choices) == 1 else None)
     if kind is None:
-        raise RecipeError(f"{where} must say its 'kind', one of {sorted(choices)}; got the keys {[*map(str, value)]}")
+        raise RecipeError(f"{path} must say its 'kind', one of {sorted(choices)}; got the keys {[*map(str, value)]}")
     return _decode_dataclass(
-        _choose(choices, kind, where), {key: item for key, item in value.items() if key != _KIND}, where
+        _choose(choices, kind, path), {key: item for key, item in value.items() if key != _KIND}, path
     )
 
 
-def _choose(choices: Mapping[str, Any], kind: Any, where: str) -> Any:
+def _choose(choices: Mapping[str, Any], kind: Any, path: str) -> Any:
     if not isinstance(kind, str) or kind not in choices:
         raise RecipeError(
-            f"{where} must be one of {sorted(choices)}, got {kind!r}{nearest_spelling(str(kind), choices)}"
+            f"{path} must be one of {sorted(choices)}, got {kind!r}{nearest_spelling(str(kind), choices)}"
         )
     return choices[kind]
 
 
-def _decode_dataclass(cls: Any, values: Mapping[str, Any], where: str) -> Any:
+def _decode_dataclass(cls: Any, values: Mapping[str, Any], path: str) -> Any:
     names, required = _fields(cls)
-    values = _without_removed(values, where)
+    values = _without_removed(values, path)
     for key in values:
         if key not in names:
-            raise RecipeError(f"{where} has no key {key!r}{nearest_spelling(str(key), names)} (it has {names})")
+            raise RecipeError(f"{path} has no key {key!r}{nearest_spelling(str(key), names)} (it has {names})")
     missing = [name for name in required if name not in values]
     if missing:
-        raise RecipeError(f"{where} must have {', '.join(missing)} in {cls.__name__}, got the keys {[*values]}")
+        raise RecipeError(f"{path} must have {', '.join(missing)} in {cls.__name__}, got the keys {[*values]}")
     hints = type_hints(cls)
-    return cls(**{key: decode(hints[key], value, f"{where}.{key}") for key, value in values.items()})
+    return cls(**{key: decode(hints[key], value, f"{path}.{key}") for key, value in values.items()})
 
 
-def _without_removed(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    removed = {key: _REMOVED[f"{where}.{key}"] for key in values if f"{where}.{key}" in _REMOVED}
+def _without_removed(values: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    removed = {key: _REMOVED[f"{path}.{key}"] for key in values if f"{path}.{key}" in _REMOVED}
     for key, reason in removed.items():
         # Recipes that were written in full have them as null.
         if values[key] is not None:
-            _LOG.warning("%s.%s is ignored: %s", where, key, reason)
+            _LOG.warning("%s.%s is ignored: %s", path, key, reason)
     return {key: value for key, value in values.items() if key not in removed}
 
 
 def _fields(cls: Any) -> tuple[list[str], list[str]]:
     """Return the names of all fields, and of those without a default."""
-    parts = dataclasses.fields(cls)
-    given = (dataclasses.MISSING, dataclasses.MISSING)
-    return [part.name for part in parts], [part.name for part in parts if (part.default, part.default_factory) == given]
+    entries = dataclasses.fields(cls)
+    no_default = (dataclasses.MISSING, dataclasses.MISSING)
+    return [entry.name for entry in entries], [
+        entry.name for entry in entries if (entry.default, entry.default_factory) == no_default
+    ]
 
 
-def _decode_tuple(item_type: Any, value: Any, where: str) -> tuple[Any, ...]:
+def _decode_tuple(item_type: Any, value: Any, path: str) -> tuple[Any, ...]:
     if isinstance(value, str) or not isinstance(value, list | tuple):
-        raise RecipeError(f"{where} must be a list, got {value!r}")
-    return tuple(decode(item_type, item, f"{where}[{index}]") for index, item in enumerate(value))
+        raise RecipeError(f"{path} must be a list, got {value!r}")
+    return tuple(decode(item_type, item, f"{path}[{index}]") for index, item in enumerate(value))
 
 
-def _decode_enum(cls: type[enum.Enum], value: Any, where: str) -> enum.Enum:
+def _decode_enum(cls: type[enum.Enum], value: Any, path: str) -> enum.Enum:
     if isinstance(value, cls):
         return value
-    known = [member.value for member in cls]
-    if value not in known:
-        raise RecipeError(f"{where} must be one of {known}, got {value!r}{nearest_spelling(str(value), known)}")
+    spellings = [member.value for member in cls]
+    if value not in spellings:
+        raise RecipeError(f"{path} must be one of {spellings}, got {value!r}{nearest_spelling(str(value), spellings)}")
     return cls(value)
 
 
-def _decode_scalar(cls: type, value: Any, where: str) -> Any:
+def _decode_scalar(cls: type, value: Any, path: str) -> Any:
     # JSON and YAML write 99.0 as 99; bool is a subclass of int and must not pass as a number.
     if cls is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, cls) or (isinstance(value, bool) and cls is not bool):
-        raise RecipeError(f"{where} must be {cls.__name__}, got {value!r}")
+        raise RecipeError(f"{path} must be {cls.__name__}, got {value!r}")
     return value
 
 

@@ -89,8 +89,8 @@ class Conflict:
         """The allowed value to suggest; of types the one that is most like the one given."""
         if not isinstance(self.given, DataType):
             return self.allowed[0]
-        given = self.given
-        return min(self.allowed, key=lambda dtype: (dtype.is_signed != given.is_signed, abs(dtype.bits - given.bits)))
+        value = self.given
+        return min(self.allowed, key=lambda dtype: (dtype.is_signed != value.is_signed, abs(dtype.bits - value.bits)))
 
 
 class Vocabulary:
@@ -99,11 +99,11 @@ class Vocabulary:
     def message(self, conflict: Conflict) -> str:
         """Return the message: what must hold, why, what was given, and what to use instead."""
         demanded = " and ".join(self.setting(*condition) for condition in conflict.conditions)
-        others = " or ".join(self.setting(*fix) for fix in conflict.fixes)
-        fixes = (self.fix(conflict), *([others] if others else []))
-        where = f"{self.place(conflict.place)}: " if conflict.place else ""
+        alternatives = " or ".join(self.setting(*fix) for fix in conflict.fixes)
+        fixes = (self.fix(conflict), *([alternatives] if alternatives else []))
+        prefix = f"{self.place(conflict.place)}: " if conflict.place else ""
         return (
-            f"{where}{self.name(conflict.field)} must be {self.allowed(conflict)} with {demanded}, because "
+            f"{prefix}{self.name(conflict.field)} must be {self.allowed(conflict)} with {demanded}, because "
             f"{conflict.reason}; got {self.given_value(conflict)}; {', or '.join(fixes)}"
         )
 
@@ -131,8 +131,8 @@ class Vocabulary:
 
     def allowed(self, conflict: Conflict) -> str:
         """Return the values that are allowed."""
-        *others, last = dict.fromkeys(self.value(conflict.field, value) for value in conflict.allowed)
-        return f"{', '.join(others)} or {last}" if others else last
+        *initial, last = dict.fromkeys(self.value(conflict.field, value) for value in conflict.allowed)
+        return f"{', '.join(initial)} or {last}" if initial else last
 
     def given_value(self, conflict: Conflict) -> str:
         """Return the value that was given."""
@@ -173,11 +173,11 @@ class _Rule(NamedTuple):
     conditions: tuple[Setting, ...]
     fixes: tuple[Setting, ...] = ()
 
-    def check(self, options: _Options, place: str) -> None:
-        given = options.get(self.field)
+    def check(self, options: _Options, layer: str) -> None:
+        value = options.get(self.field)
         # A type in `allowed` stands for all of its values, such as PerGroup of any size.
-        if not any(isinstance(given, entry) if isinstance(entry, type) else given == entry for entry in self.allowed):
-            conflict = Conflict(self.field, self.allowed, self.reason, self.conditions, given, self.fixes, place)
+        if not any(isinstance(value, entry) if isinstance(entry, type) else value == entry for entry in self.allowed):
+            conflict = Conflict(self.field, self.allowed, self.reason, self.conditions, value, self.fixes, layer)
             raise conflict_error(conflict, Vocabulary())
 
 
@@ -194,18 +194,18 @@ def check_options(plan: PlanOptions, scale: ScaleOptions, mix: MixOptions, emit:
         ConflictError: Two options do not go together; the message names the nearest setting that works.
     """
     _check(_Options(plan, scale, emit), "")
-    for place, variant in _variants(plan, mix):
-        _check(_Options(variant, scale, emit), place)
+    for layer, variant in _variants(plan, mix):
+        _check(_Options(variant, scale, emit), layer)
 
 
-def _check(options: _Options, place: str) -> None:
+def _check(options: _Options, layer: str) -> None:
     # The NPU's rules first: their messages name the nearest setting that the NPU supports.
-    for rules in (_npu_rules(options, single=bool(place)), _weight_rules(options), _type_rules(options)):
+    for rules in (_npu_rules(options, single=bool(layer)), _weight_rules(options), _type_rules(options)):
         for rule in rules:
-            rule.check(options, place)
+            rule.check(options, layer)
     # The rules of a bias read the types, so these must be right first.
     for rule in _bias_rules(options):
-        rule.check(options, place)
+        rule.check(options, layer)
 
 
 def _npu_rules(options: _Options, *, single: bool) -> Iterator[_Rule]:
@@ -220,9 +220,9 @@ def _npu_rules(options: _Options, *, single: bool) -> Iterator[_Rule]:
     ]
     if isinstance(options.plan.bias, OwnBias):
         demands += _npu_tensor("plan.bias.spec", (DataType.INT8, *words))
-    own = OwnBias(TensorSpec(DataType.INT8, scale=PowerOfTwoScale()))
+    own_bias = OwnBias(TensorSpec(DataType.INT8, scale=PowerOfTwoScale()))
     demands += [
-        ("plan.bias", (own,) if not isinstance(options.plan.bias, OwnBias) else (OwnBias,), _NPU_BIAS),
+        ("plan.bias", (own_bias,) if not isinstance(options.plan.bias, OwnBias) else (OwnBias,), _NPU_BIAS),
         ("scale.reduce_range", (False,), "the NPU's accumulators hold products of 8 bits"),
     ]
     conditions = (Setting("scale.npu", NpuLimits()),)
@@ -230,13 +230,13 @@ def _npu_rules(options: _Options, *, single: bool) -> Iterator[_Rule]:
         yield _Rule(field, allowed, reason, conditions, (Setting("scale.npu", None),))
 
 
-def _npu_tensor(part: str, types: tuple[DataType, ...]) -> list[tuple[str, tuple[Any, ...], str]]:
+def _npu_tensor(tensor: str, types: tuple[DataType, ...]) -> list[tuple[str, tuple[Any, ...], str]]:
     reasons = {"plan.activation": "the NPU multiplies bytes", "plan.weight": "the NPU multiplies signed bytes"}
     return [
-        (f"{part}.dtype", types, reasons.get(part, _NPU_BIAS)),
-        (f"{part}.scale", (PowerOfTwoScale(),), "the NPU rescales by shifting"),
-        (f"{part}.symmetric", (True,), "the NPU adds no zero points"),
-        (f"{part}.granularity", (PerTensor(),), "the NPU has one shift per tensor"),
+        (f"{tensor}.dtype", types, reasons.get(tensor, _NPU_BIAS)),
+        (f"{tensor}.scale", (PowerOfTwoScale(),), "the NPU rescales by shifting"),
+        (f"{tensor}.symmetric", (True,), "the NPU adds no zero points"),
+        (f"{tensor}.granularity", (PerTensor(),), "the NPU has one shift per tensor"),
     ]
 
 
@@ -301,30 +301,30 @@ def _type_rules(options: _Options) -> Iterator[_Rule]:
     plan, emitted = options.plan, options.emit.format
     here = (Setting("emit.format", emitted),)
     types, reason = _types(emitted)
-    parts = ["plan.weight"] if plan.weights_only else ["plan.activation", "plan.weight"]
-    for part in parts:
-        dtype = options.get(f"{part}.dtype")
+    paths = ["plan.weight"] if plan.weights_only else ["plan.activation", "plan.weight"]
+    for path in paths:
+        dtype = options.get(f"{path}.dtype")
         carrier = Qdq() if dtype in _types(Qdq())[0] else _QUARK
-        yield _Rule(f"{part}.dtype", types, reason, here, (Setting("emit.format", carrier),))
+        yield _Rule(f"{path}.dtype", types, reason, here, (Setting("emit.format", carrier),))
     if isinstance(plan.bias, OwnBias):
         floats = tuple(dtype for dtype in types if not dtype.is_integer)
         reason = reason if plan.bias.spec.dtype.is_integer is False else "runtimes read biases as signed integers"
         yield _Rule("plan.bias.spec.dtype", (*_BIASES, *floats), reason, here, (Setting("plan.bias", FloatBias()),))
-        parts.append("plan.bias.spec")
+        paths.append("plan.bias.spec")
     if isinstance(emitted, QOperator) and plan.activation.dtype == DataType.INT8:
         conditions = (*here, Setting("plan.activation.dtype", DataType.INT8))
         fixes = (Setting("plan.activation.dtype", DataType.UINT8), Setting("emit.format", Qdq()))
         yield _Rule("plan.weight.dtype", (DataType.INT8,), "onnxruntime has no other kernel", conditions, fixes)
     if isinstance(emitted, FixNeuron):
         reason = "FixNeuron stores one bit position per tensor and nothing else"
-        for part in parts:
+        for path in paths:
             for name, value in (("scale", PowerOfTwoScale()), ("symmetric", True), ("granularity", PerTensor())):
-                yield _Rule(f"{part}.{name}", (value,), reason, here, (Setting("emit.format", VitisQdq()),))
+                yield _Rule(f"{path}.{name}", (value,), reason, here, (Setting("emit.format", VitisQdq()),))
 
 
 def _bias_rules(options: _Options) -> Iterator[_Rule]:
     plan = options.plan
-    types = tuple(Setting(f"{part}.dtype", options.get(f"{part}.dtype")) for part in ("plan.activation", "plan.weight"))
+    types = tuple(Setting(f"{path}.dtype", options.get(f"{path}.dtype")) for path in ("plan.activation", "plan.weight"))
     if isinstance(plan.bias, OwnBias):
         condition = (Setting("plan.bias", plan.bias),)
         yield _Rule(
@@ -347,41 +347,41 @@ def _bias_rules(options: _Options) -> Iterator[_Rule]:
             else "its scale is the product of the scales of activation and weight, and both must have one"
         )
         if not can_derive_bias(plan.activation, plan.weight):
-            own = OwnBias(TensorSpec(DataType.INT32) if integers else plan.weight)
+            own_bias = OwnBias(TensorSpec(DataType.INT32) if integers else plan.weight)
             float8 = any(dtype in _FLOATS8 for _, dtype in types)  # whose products are summed in float
-            yield _Rule("plan.bias", (FloatBias(),) if float8 else (own, FloatBias()), reason, types)
+            yield _Rule("plan.bias", (FloatBias(),) if float8 else (own_bias, FloatBias()), reason, types)
 
 
 def _variants(plan: PlanOptions, mix: MixOptions) -> Iterator[tuple[str, PlanOptions]]:
     """Yield, for each entry of layers and tensors, the plan in which it holds for the whole model."""
-    whole = replace(plan, layers=(), tensors=())
+    base = replace(plan, layers=(), tensors=())
     for index, layer in enumerate(plan.layers):
         if not layer.keep_float:
-            yield f"plan.layers[{index}]", _with_types(whole, layer.activation, layer.weight, layer.bias)
+            yield f"plan.layers[{index}]", _with_types(base, layer.activation, layer.weight, layer.bias)
         if layer.second_input is not None:
-            yield f"plan.layers[{index}].second_input", _with_types(whole, layer.second_input, None, None)
+            yield f"plan.layers[{index}].second_input", _with_types(base, layer.second_input, None, None)
         if layer.output is not None:
             # The output of a layer is the input of others, so it must be a possible activation as well.
-            yield f"plan.layers[{index}].output", _with_types(whole, layer.output, None, None)
+            yield f"plan.layers[{index}].output", _with_types(base, layer.output, None, None)
     for index, tensor in enumerate(plan.tensors):
-        yield f"plan.tensors[{index}]", _with_tensor(whole, tensor)
+        yield f"plan.tensors[{index}]", _with_tensor(base, tensor)
         if tensor.convert is not None:
-            yield f"plan.tensors[{index}].convert", _with_types(whole, tensor.convert, None, None)
+            yield f"plan.tensors[{index}].convert", _with_types(base, tensor.convert, None, None)
     for index, target in enumerate(() if mix.mixed is None else mix.mixed.targets):
-        yield f"mix.mixed.targets[{index}]", _with_types(whole, target.activation, target.weight, target.bias)
+        yield f"mix.mixed.targets[{index}]", _with_types(base, target.activation, target.weight, target.bias)
 
 
 def _with_types(
-    whole: PlanOptions, activation: TensorSpec | None, weight: TensorSpec | None, bias: Bias | None
+    base: PlanOptions, activation: TensorSpec | None, weight: TensorSpec | None, bias: Bias | None
 ) -> PlanOptions:
-    activation, weight = activation or whole.activation, weight or whole.weight
-    bias = bias or nearest_bias(whole.bias, activation, weight)
-    return replace(whole, activation=activation, weight=weight, bias=bias)
+    activation, weight = activation or base.activation, weight or base.weight
+    bias = bias or nearest_bias(base.bias, activation, weight)
+    return replace(base, activation=activation, weight=weight, bias=bias)
 
 
-def _with_tensor(whole: PlanOptions, tensor: TensorTypes) -> PlanOptions:
+def _with_tensor(base: PlanOptions, tensor: TensorTypes) -> PlanOptions:
     # Only the model says whether it is an activation, a weight or a bias; 32 bits are mostly for biases.
     if tensor.spec.dtype == DataType.INT32:
-        wide = replace(whole.weight, dtype=DataType.INT16) if whole.weight.dtype.is_integer else whole.weight
-        return replace(whole, weight=wide, bias=OwnBias(tensor.spec))
-    return replace(whole, weight=tensor.spec, bias=nearest_bias(whole.bias, whole.activation, tensor.spec))
+        wide = replace(base.weight, dtype=DataType.INT16) if base.weight.dtype.is_integer else base.weight
+        return replace(base, weight=wide, bias=OwnBias(tensor.spec))
+    return replace(base, weight=tensor.spec, bias=nearest_bias(base.bias, base.activation, tensor.spec))

@@ -136,11 +136,11 @@ class TensorTypes(Checked):
             raise RecipeError(f"TensorTypes.readers needs a type to convert to, got only {self.readers}")
 
 
-def check_activation(where: str, spec: TensorSpec | None) -> None:
+def check_activation(path: str, spec: TensorSpec | None) -> None:
     """Reject activations with more than one scale.
 
     Args:
-        where: The field, for the message.
+        path: The field, for the message.
         spec: Its value.
 
     Raises:
@@ -148,7 +148,7 @@ def check_activation(where: str, spec: TensorSpec | None) -> None:
     """
     if spec is not None and isinstance(spec.granularity, PerChannel | PerGroup):
         raise RecipeError(
-            f"{where}.granularity must be PerTensor(), because no runtime multiplies with one activation scale per "
+            f"{path}.granularity must be PerTensor(), because no runtime multiplies with one activation scale per "
             f"channel; got {spec.granularity}; use PerChannel() on the weight"
         )
 
@@ -168,23 +168,23 @@ def _both_bytes(activation: TensorSpec, weight: TensorSpec) -> bool:
     return all(spec.dtype.is_integer and spec.dtype.bits == 8 for spec in (activation, weight))
 
 
-def nearest_bias(wanted: Bias, activation: TensorSpec, weight: TensorSpec) -> Bias:
+def nearest_bias(bias: Bias, activation: TensorSpec, weight: TensorSpec) -> Bias:
     """Return the bias of a layer whose types differ from the whole model's.
 
     Args:
-        wanted: The bias of the whole model.
+        bias: The bias of the whole model.
         activation: Type of the layer's input.
         weight: Type of its weight.
 
     Returns:
-        ``wanted`` if it fits the types. Else: with two 8-bit types a 32-bit bias is derived; a derived bias becomes
+        ``bias`` if it fits the types. Else: with two 8-bit types a 32-bit bias is derived; a derived bias becomes
         int32 with its own scale if the product of scales is too fine, and float16 or bfloat16 if a type is one of them.
     """
-    if isinstance(wanted, OwnBias) and wanted.spec.dtype in _WIDE and _both_bytes(activation, weight):
+    if isinstance(bias, OwnBias) and bias.spec.dtype in _WIDE and _both_bytes(activation, weight):
         # onnxruntime's 8-bit kernels assume that a 32-bit bias is on the accumulator's grid.
         return DerivedBias()
-    if not isinstance(wanted, DerivedBias) or can_derive_bias(activation, weight):
-        return wanted
+    if not isinstance(bias, DerivedBias) or can_derive_bias(activation, weight):
+        return bias
     if activation.dtype.is_integer and weight.dtype.is_integer:
         return OwnBias(TensorSpec(DataType.INT32, scale=weight.scale))
     narrow = [spec.dtype for spec in (weight, activation) if spec.dtype in _FLOATS]

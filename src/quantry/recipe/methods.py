@@ -190,7 +190,7 @@ Method = (
 )
 
 
-def _check_percent(where: str, given: float) -> None:
+def _check_percent(path: str, value: float) -> None:
     # Nobody clips half of the values: a number below 50 was probably meant as a fraction such as 0.999.
-    if not 50 <= given <= 100:
-        raise RecipeError(f"{where} must be in [50, 100]: percent, not a fraction; got {given!r}")
+    if not 50 <= value <= 100:
+        raise RecipeError(f"{path} must be in [50, 100]: percent, not a fraction; got {value!r}")

@@ -30,8 +30,8 @@ def yaml_value(text: str, what: str) -> Any:
     except yaml.MarkedYAMLError as error:
         # The library's own message spans several lines and names a stream, which a string does not have.
         mark = error.problem_mark
-        place = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
-        raise RecipeError(f"{what} must be valid YAML, got {error.problem or error.context}{place}") from error
+        position = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
+        raise RecipeError(f"{what} must be valid YAML, got {error.problem or error.context}{position}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise RecipeError(f"{what} must be valid YAML, got {_described(error)}") from error
     _check_size(plain, what)
@@ -82,8 +82,8 @@ def _check_size(plain: object, what: str) -> None:
         if id(value) in inside:
             raise RecipeError(f"{what} must end, got a YAML alias of something that contains it")
         if id(value) not in sizes:
-            parts = [*value.keys(), *value.values()] if isinstance(value, dict) else value
-            sizes[id(value)] = 1 + sum(size(part, inside | {id(value)}) for part in parts)
+            items = [*value.keys(), *value.values()] if isinstance(value, dict) else value
+            sizes[id(value)] = 1 + sum(size(item, inside | {id(value)}) for item in items)
         return sizes[id(value)]
 
     if size(plain, frozenset()) > _LARGEST:

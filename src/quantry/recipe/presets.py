@@ -260,9 +260,9 @@ _ASYMMETRIC_GROUPS = TensorSpec(DataType.UINT4, symmetric=False, granularity=Per
 def _four_bits(suffix: str, summary: str, recipe: Recipe) -> Preset:
     """Return a preset for language models: uint4 weights in groups of 128, found in another way."""
     plan, emit = _weights_only(MATRIX_PRODUCTS, _ASYMMETRIC_GROUPS), EmitOptions(MatMulNBits(accuracy_level=1))
-    found = replace(recipe, name=f"MATMUL_NBITS_{suffix}", plan=plan, emit=emit)
+    four_bits = replace(recipe, name=f"MATMUL_NBITS_{suffix}", plan=plan, emit=emit)
     return Preset(
-        found, f"only Gemm and MatMul: uint4 weights in groups of 128 as MatMulNBits, {summary}", in_quark=False
+        four_bits, f"only Gemm and MatMul: uint4 weights in groups of 128 as MatMulNBits, {summary}", in_quark=False
     )
 
 

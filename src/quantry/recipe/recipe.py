@@ -76,7 +76,7 @@ class Recipe(Checked):
         """Return what a notebook shows: the fields that differ from their defaults, and all of them as YAML."""
         from quantry.recipe.codec import to_yaml
 
-        rows = [(one.path, brief(one.theirs)) for one in Recipe().diff(self)]
+        rows = [(difference.path, brief(difference.theirs)) for difference in Recipe().diff(self)]
         table = html_table(("field", "value"), rows, f"Recipe {self.name}: differences from the defaults")
         return table + html_details("the whole recipe", to_yaml(self))
 
@@ -99,9 +99,9 @@ def _differences(path: str, ours: Any, theirs: Any) -> list[Difference]:
         return [Difference(path, ours, theirs)]
     return [
         difference
-        for part in dataclasses.fields(ours)
-        if part.compare
+        for entry in dataclasses.fields(ours)
+        if entry.compare
         for difference in _differences(
-            f"{path}.{part.name}" if path else part.name, getattr(ours, part.name), getattr(theirs, part.name)
+            f"{path}.{entry.name}" if path else entry.name, getattr(ours, entry.name), getattr(theirs, entry.name)
         )
     ]

@@ -66,13 +66,13 @@ class EvaluatorSuite:
 
     def test_fingerprint_does_not_change_with_use(self, evaluator: Any, model: Path) -> None:
         """It is part of the key under which a score is stored."""
-        given = getattr(evaluator, "fingerprint", None)
-        if given is None:
+        fingerprint = getattr(evaluator, "fingerprint", None)
+        if fingerprint is None:
             pytest.skip("evaluators without a fingerprint are identified by their code")
-        before = given() if callable(given) else given
+        first = fingerprint() if callable(fingerprint) else fingerprint
         evaluator(model)
-        after = evaluator.fingerprint
-        assert (after() if callable(after) else after) == before
+        second = evaluator.fingerprint
+        assert (second() if callable(second) else second) == first
 
     def test_the_mean_of_samples_is_the_score(self, evaluator: Any, model: Path) -> None:
         """Racing compares models on some samples first; that is sound only for means."""
@@ -87,5 +87,7 @@ class EvaluatorSuite:
         if not hasattr(evaluator, "per_sample"):
             pytest.skip("the score is not a mean over samples")
         everything = np.asarray(evaluator.per_sample(model, list(range(evaluator.size))), np.float64)
-        chosen = list(range(evaluator.size))[::-2]
-        np.testing.assert_array_equal(np.asarray(evaluator.per_sample(model, chosen), np.float64), everything[chosen])
+        backwards = list(range(evaluator.size))[::-2]
+        np.testing.assert_array_equal(
+            np.asarray(evaluator.per_sample(model, backwards), np.float64), everything[backwards]
+        )

@@ -19,13 +19,13 @@ GraphPass = Callable[[ir.Model], tuple[Note, ...]]
 
 def _feeds(model: onnx.ModelProto, seed: int) -> dict[str, NDArray[np.float32]]:
     generator = np.random.default_rng(seed)
-    given = {tensor.name for tensor in model.graph.initializer}
+    constants = {tensor.name for tensor in model.graph.initializer}
     return {
         value.name: generator.normal(
             size=[dimension.dim_value or 2 for dimension in value.type.tensor_type.shape.dim]
         ).astype(np.float32)
         for value in model.graph.input
-        if value.name not in given
+        if value.name not in constants
     }
 
 
@@ -61,9 +61,9 @@ class PassSuite:
     def test_the_pass_changes_the_model_it_is_tested_on(self, graph_pass: GraphPass, model: onnx.ModelProto) -> None:
         """Otherwise the other tests prove nothing."""
         graph = ir.serde.deserialize_model(model)
-        before = serialize(graph)
+        original = serialize(graph)
         graph_pass(graph)
-        assert serialize(graph) != before
+        assert serialize(graph) != original
 
     @pytest.mark.parametrize("seed", range(3))
     def test_outputs_stay_the_same(self, graph_pass: GraphPass, model: onnx.ModelProto, seed: int) -> None:

@@ -42,15 +42,15 @@ def stats_of(batches: Iterable[npt.ArrayLike]) -> TensorStats:
     values = np.concatenate(samples)
     finite = values[np.isfinite(values)]
     codes, counts = np.unique((finite.view(np.uint32) >> 16).astype(np.uint16), return_counts=True)
-    kept = [sample[np.isfinite(sample)] for sample in samples]
+    finite_samples = [sample[np.isfinite(sample)] for sample in samples]
     return TensorStats(
         minimum=float(finite.min(initial=np.inf)),
         maximum=float(finite.max(initial=-np.inf)),
         count=values.size,
         nan_count=int(np.isnan(values).sum()),
         inf_count=int(np.isinf(values).sum()),
-        batch_minima=np.array([sample.min(initial=np.inf) for sample in kept], np.float32),
-        batch_maxima=np.array([sample.max(initial=-np.inf) for sample in kept], np.float32),
+        batch_minima=np.array([sample.min(initial=np.inf) for sample in finite_samples], np.float32),
+        batch_maxima=np.array([sample.max(initial=-np.inf) for sample in finite_samples], np.float32),
         codes=codes,
         counts=counts.astype(np.int64),
     )
@@ -63,8 +63,8 @@ def params_of(interval: Range, grid: Grid) -> TensorParams:
         interval: One range, [1].
         grid: The integers in use.
     """
-    chosen = affine(interval, grid)
-    return TensorParams(grid.dtype, chosen.scale[0], chosen.zero_point[0], limits=grid.limits)
+    params = affine(interval, grid)
+    return TensorParams(grid.dtype, params.scale[0], params.zero_point[0], limits=grid.limits)
 
 
 def _samples() -> dict[str, Values]:
@@ -126,8 +126,10 @@ class RangeMethodSuite:
         """Eight times the values have eight times the range: no method knows an absolute size."""
         for values in SAMPLES.values():
             for plain, scaled in zip(_both(values), _both(values * 8), strict=True):
-                before, after = (find_range(observed, method, grid) for observed in (plain, scaled))
-                np.testing.assert_allclose([after.low, after.high], [before.low * 8, before.high * 8], rtol=1e-6)
+                plain_range, scaled_range = (find_range(observed, method, grid) for observed in (plain, scaled))
+                np.testing.assert_allclose(
+                    [scaled_range.low, scaled_range.high], [plain_range.low * 8, plain_range.high * 8], rtol=1e-6
+                )
 
     def test_channels_do_not_see_each_other(self, method: Method, grid: Grid) -> None:
         """A channel gets a range as good as it would get alone."""

@@ -63,9 +63,12 @@ class FormatSuite:
     def test_inputs_and_outputs_keep_name_type_and_shape(self, result: QuantizationResult) -> None:
         """The quantized model replaces the float one in the user's program."""
         exact, quantized = small_model(), onnx.load_from_string(result.quantized.to_bytes())
-        for before, after in ((exact.graph.input, quantized.graph.input), (exact.graph.output, quantized.graph.output)):
-            assert [value.name for value in after] == [value.name for value in before]
-            assert [value.type.tensor_type.elem_type for value in after] == [1 for _ in before]
+        for expected, actual in (
+            (exact.graph.input, quantized.graph.input),
+            (exact.graph.output, quantized.graph.output),
+        ):
+            assert [value.name for value in actual] == [value.name for value in expected]
+            assert [value.type.tensor_type.elem_type for value in actual] == [1 for _ in expected]
 
     def test_the_same_inputs_give_the_same_bytes(self, recipe: Recipe, result: QuantizationResult) -> None:
         """With a store, without one, and in another run."""

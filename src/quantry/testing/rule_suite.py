@@ -43,9 +43,9 @@ class RuleSuite:
     @pytest.fixture
     def nodes(self, rule: Rule, graph: ir.Model) -> list[ir.Node]:
         """The nodes that the rule answers for."""
-        found = [node for node in graph.graph if node.op_type in rule.operators]
-        assert found, f"the model has no node of {rule.operators}"
-        return found
+        matching = [node for node in graph.graph if node.op_type in rule.operators]
+        assert matching, f"the model has no node of {rule.operators}"
+        return matching
 
     def test_operators_are_named_once(self, rule: Rule) -> None:
         """A node is answered for by one rule."""
@@ -62,10 +62,10 @@ class RuleSuite:
 
     def test_the_graph_is_only_read(self, rule: Rule, graph: ir.Model, nodes: list[ir.Node]) -> None:
         """Deciding is separate from writing."""
-        before = serialize(graph)
+        original = serialize(graph)
         for node in nodes:
             rule.annotate(node, PlanOptions())
-        assert serialize(graph) == before
+        assert serialize(graph) == original
 
     def test_the_same_node_gets_the_same_answer(self, rule: Rule, nodes: list[ir.Node]) -> None:
         """Rules have no state."""

@@ -55,9 +55,9 @@ class StoreSuite:
         """The index gives the digest back, as a Digest."""
         key, result = fingerprint("key"), fingerprint("result")
         store.remember(key, result)
-        found = store.lookup(key)
-        assert found == result
-        assert isinstance(found, Digest)
+        digest = store.lookup(key)
+        assert digest == result
+        assert isinstance(digest, Digest)
 
     def test_remember_replaces_an_earlier_result(self, store: Store) -> None:
         """The last result remembered under a key counts."""
@@ -72,20 +72,20 @@ class StoreSuite:
 
     def test_notes_are_remembered_with_the_key(self, store: Store) -> None:
         """Two calls with equal results keep their own notes, and a new entry replaces the old notes."""
-        one, two, result = fingerprint("one"), fingerprint("two"), fingerprint("result")
+        key, other_key, result = fingerprint("one"), fingerprint("two"), fingerprint("result")
         first = Note.of("{name!r} lost {share:.1%}", NoteKind.IMPORTANT, name="été \n", share=0.1), Note.of("first")
-        store.remember(one, result, first)
-        store.remember(two, result, [Note.of("second")])
-        assert (store.notes(one), store.notes(two)) == (first, (Note.of("second"),))
-        store.remember(one, result)
-        assert store.notes(one) == ()
+        store.remember(key, result, first)
+        store.remember(other_key, result, [Note.of("second")])
+        assert (store.notes(key), store.notes(other_key)) == (first, (Note.of("second"),))
+        store.remember(key, result)
+        assert store.notes(key) == ()
 
     def test_blobs_are_stored_without_notes(self, store: Store) -> None:
         """Notes belong to a key, and a blob may have several keys."""
         store.put(fingerprint("noted"), Blob(meta={"a": 1}, notes=(Note.of("note"),)))
-        found = store.get(fingerprint("noted"))
-        assert found is not None
-        assert found.notes == ()
+        stored = store.get(fingerprint("noted"))
+        assert stored is not None
+        assert stored.notes == ()
 
     def test_remember_needs_no_blob(self, store: Store) -> None:
         """The two levels are independent: a result too large to keep is still known."""
@@ -104,12 +104,12 @@ class StoreSuite:
             files={"model.onnx": bytes(range(256)), "empty.bin": b""},
         )
         store.put(blob.digest(), blob)
-        found = store.get(blob.digest())
-        assert found == blob
-        assert found is not None
-        assert found.meta == blob.meta
-        assert list(found.arrays) == list(blob.arrays)
-        assert dict(found.files) == dict(blob.files)
+        stored = store.get(blob.digest())
+        assert stored == blob
+        assert stored is not None
+        assert stored.meta == blob.meta
+        assert list(stored.arrays) == list(blob.arrays)
+        assert dict(stored.files) == dict(blob.files)
 
     def test_get_keeps_floats_that_json_does_not_know(self, store: Store) -> None:
         """Infinities, NaN and the sign of zero survive."""
@@ -128,11 +128,11 @@ class StoreSuite:
         """Every dtype comes back exactly, also without dimensions or elements."""
         array = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
         store.put(fingerprint("array"), Blob(arrays={"a": np.array([1], np.int8), "x": array, "z": np.ones(3)}))
-        found = store.get(fingerprint("array"))
-        assert found is not None
-        assert found.arrays["x"].dtype == array.dtype
-        assert found.arrays["x"].shape == array.shape
-        np.testing.assert_array_equal(found.arrays["x"], array)
+        stored = store.get(fingerprint("array"))
+        assert stored is not None
+        assert stored.arrays["x"].dtype == array.dtype
+        assert stored.arrays["x"].shape == array.shape
+        np.testing.assert_array_equal(stored.arrays["x"], array)
 
     @pytest.mark.parametrize(
         "array",
@@ -142,9 +142,9 @@ class StoreSuite:
     def test_arrays_of_any_layout_keep_their_elements(self, store: Store, array: NDArray[Any]) -> None:
         """The layout in memory does not matter."""
         store.put(fingerprint("array"), Blob(arrays={"x": array}))
-        found = store.get(fingerprint("array"))
-        assert found is not None
-        np.testing.assert_array_equal(found.arrays["x"], array)
+        stored = store.get(fingerprint("array"))
+        assert stored is not None
+        np.testing.assert_array_equal(stored.arrays["x"], array)
 
     def test_arrays_come_back_read_only_and_aligned(self, store: Store) -> None:
         """Nobody can change what is kept, and no library trips over an odd address."""
@@ -152,19 +152,19 @@ class StoreSuite:
             fingerprint("array"),
             Blob(arrays={"byte": np.array([1], np.int8), "x": np.ones(3), "y": np.array([2], np.float16)}),
         )
-        found = store.get(fingerprint("array"))
-        assert found is not None
-        assert not any(array.flags.writeable for array in found.arrays.values())
-        assert all(array.flags.aligned for array in found.arrays.values())
+        stored = store.get(fingerprint("array"))
+        assert stored is not None
+        assert not any(array.flags.writeable for array in stored.arrays.values())
+        assert all(array.flags.aligned for array in stored.arrays.values())
 
     def test_changing_what_was_put_changes_nothing(self, store: Store) -> None:
         """The store owns what it keeps."""
         array = np.ones(4)
         store.put(fingerprint("array"), Blob(arrays={"x": array}))
         array[:] = 7
-        found = store.get(fingerprint("array"))
-        assert found is not None
-        np.testing.assert_array_equal(found.arrays["x"], np.ones(4))
+        stored = store.get(fingerprint("array"))
+        assert stored is not None
+        np.testing.assert_array_equal(stored.arrays["x"], np.ones(4))
 
     def test_changing_what_was_got_changes_nothing(self, store: Store) -> None:
         """Two readers do not see each other."""

@@ -76,9 +76,9 @@ class TuningSuite:
         model, samples = small_model(), small_samples()
         for sample in samples:
             sample["x"].setflags(write=False)
-        before = model.SerializeToString(deterministic=True)
+        original = model.SerializeToString(deterministic=True)
         quantize(model, samples, recipe=recipe, store=store)
-        assert model.SerializeToString(deterministic=True) == before
+        assert model.SerializeToString(deterministic=True) == original
 
     def test_one_sample_is_enough_to_run(self, recipe: Recipe, store: MemoryStore) -> None:
         """Few samples give a poor result, never an error."""

@@ -33,10 +33,10 @@ def coarse_outputs(evidence: Evidence) -> Iterator[Finding]:
 
 def _last_tensors(evidence: Evidence) -> tuple[str, ...]:
     """Return the outputs and what the last layers and the nodes after them compute and read as weights."""
-    after, layers = last_nodes(evidence.model, evidence.plan)
+    last, layers = last_nodes(evidence.model, evidence.plan)
     names = {value.name: None for value in evidence.model.graph.outputs if value.name}
     for node in evidence.model.graph:
-        if node_name(node) in after or node_name(node) in layers:
+        if node_name(node) in last or node_name(node) in layers:
             constants = [value for value in node.inputs if value is not None and value.const_value is not None]
             names |= {value.name: None for value in (*node.outputs, *constants) if value.name}
     return tuple(names)
@@ -48,8 +48,8 @@ def last_node_fixes(evidence: Evidence) -> tuple[Fix, ...]:
     Args:
         evidence: The evidence.
     """
-    after, layers = last_nodes(evidence.model, evidence.plan)
-    fixes = [replace(float_fix(after, "the nodes after the last layers"), is_cheap=True)] if after else []
+    last, layers = last_nodes(evidence.model, evidence.plan)
+    fixes = [replace(float_fix(last, "the nodes after the last layers"), is_cheap=True)] if last else []
     if layers and len(layers) <= _MOST_LAYERS:
-        fixes.append(float_fix((*after, *layers), "the last layers"))
+        fixes.append(float_fix((*last, *layers), "the last layers"))
     return tuple(fixes)

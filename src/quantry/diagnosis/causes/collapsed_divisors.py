@@ -18,22 +18,22 @@ _WIDENED = 3
 def collapsed_divisors(evidence: Evidence) -> Iterator[Finding]:
     """Find activations with values that round to zero and then are divided by."""
     health = {tensor.name: tensor for tensor in evidence.activations if tensor.vanishing > 0}
-    found: dict[str, tuple[TensorHealth, ir.Node]] = {}
+    collapsed: dict[str, tuple[TensorHealth, ir.Node]] = {}
     for node in evidence.model.graph:
         divisor = singular_operand(node)
         if divisor is not None and _is_hurt(evidence, node):
             for tensor in _rounded_before(divisor, health):
-                found.setdefault(tensor.name, (tensor, node))
-    if not found:
+                collapsed.setdefault(tensor.name, (tensor, node))
+    if not collapsed:
         return
-    worst_first = sorted(found.values(), key=lambda one: -one[0].vanishing)
+    worst_first = sorted(collapsed.values(), key=lambda entry: -entry[0].vanishing)
     tensor, node = worst_first[0]
-    names = tuple(one.name for one, _ in worst_first)
+    names = tuple(entry.name for entry, _ in worst_first)
     nodes = evidence.producers(names)
     yield Finding(
-        f"divisors that round to zero in {counted(len(found), 'activation')}: {tensor.vanishing:.2%} of the values of "
-        f"{tensor.name} are below half of its step of {tensor.scales[0]:.2g}, and {node.op_type} {node.name} divides "
-        "by them",
+        f"divisors that round to zero in {counted(len(collapsed), 'activation')}: {tensor.vanishing:.2%} of the values "
+        f"of {tensor.name} are below half of its step of {tensor.scales[0]:.2g}, and {node.op_type} {node.name} "
+        "divides by them",
         names,
         "keep the nodes that compute them in float (plan.selection.exclude), or 16 bits for them (plan.tensors)",
         (*((float_fix(nodes),) if nodes else ()), wide_fix(names[:_WIDENED])),
@@ -48,14 +48,18 @@ def _is_hurt(evidence: Evidence, node: ir.Node) -> bool:
 
 def _rounded_before(value: ir.Value, health: dict[str, TensorHealth]) -> Iterator[TensorHealth]:
     """Yield the nearest activations with vanishing values on the way back from a divisor."""
-    waiting, met = [(value, 0)], {value}
-    while waiting:
-        current, steps = waiting.pop()
+    queue, met = [(value, 0)], {value}
+    while queue:
+        current, steps = queue.pop()
         tensor = health.get(current.name or "")
         producer = current.producer()
         if tensor is not None:
             yield tensor
         elif producer is not None and steps < _MOST_STEPS:
-            new = [one for one in producer.inputs if one is not None and one.const_value is None and one not in met]
+            new = [
+                operand
+                for operand in producer.inputs
+                if operand is not None and operand.const_value is None and operand not in met
+            ]
             met.update(new)
-            waiting += [(one, steps + 1) for one in new]
+            queue += [(operand, steps + 1) for operand in new]

@@ -39,24 +39,24 @@ class _Starved:
 def starved_activations(evidence: Evidence) -> Iterator[Finding]:
     """Find activations of which a layer reads channels that vary by less than one step."""
     health = {tensor.name: tensor for tensor in evidence.activations}
-    found: dict[str, _Starved] = {}
+    by_tensor: dict[str, _Starved] = {}
     for layer in _layers(evidence):
         source = layer.node.inputs[0]
         tensor = health.get(source.name or "") if source is not None else None
         starved = None if tensor is None else _starved(evidence, layer, tensor)
         if starved is not None and (
-            starved.tensor.name not in found or found[starved.tensor.name].share < starved.share
+            starved.tensor.name not in by_tensor or by_tensor[starved.tensor.name].share < starved.share
         ):
-            found[starved.tensor.name] = starved
-    if not found:
+            by_tensor[starved.tensor.name] = starved
+    if not by_tensor:
         return
-    worst_first = sorted(found.values(), key=lambda one: -one.share)
+    worst_first = sorted(by_tensor.values(), key=lambda entry: -entry.share)
     yield Finding(
-        f"one scale for channels of very different size in {counted(len(found), 'activation')}: {worst_first[0]}",
-        tuple(one.tensor.name for one in worst_first),
+        f"one scale for channels of very different size in {counted(len(by_tensor), 'activation')}: {worst_first[0]}",
+        tuple(entry.tensor.name for entry in worst_first),
         ", else ".join(_advice(evidence.recipe)),
-        tuple(_fixes(evidence, tuple(one.tensor.name for one in worst_first))),
-        rounded=tuple(dict.fromkeys(name for one in worst_first for name in _of_these_channels(one.layer))),
+        tuple(_fixes(evidence, tuple(entry.tensor.name for entry in worst_first))),
+        rounded=tuple(dict.fromkeys(name for entry in worst_first for name in _of_these_channels(entry.layer))),
     )
 
 
@@ -78,17 +78,17 @@ def _of_these_channels(layer: LinearLayer) -> Iterator[str]:
     are also the tensors that SmoothQuant changes.
     """
     yield layer.weight.name or ""
-    waiting: list[ir.Value | None] = [layer.node.inputs[0]]
+    queue: list[ir.Value | None] = [layer.node.inputs[0]]
     met: set[ir.Value] = set()
-    while waiting:
-        value = waiting.pop()
+    while queue:
+        value = queue.pop()
         if value is None or value in met:
             continue
         met.add(value)
         yield value.name or ""
         producer = value.producer()
         if producer is not None:
-            waiting += producer.inputs[1:] if producer.op_type in LINEAR else producer.inputs
+            queue += producer.inputs[1:] if producer.op_type in LINEAR else producer.inputs
 
 
 def _fixes(evidence: Evidence, tensors: tuple[str, ...]) -> Iterator[Fix]:

@@ -48,21 +48,21 @@ class _Uneven:
 def uneven_sums(evidence: Evidence) -> Iterator[Finding]:
     """Find sums of which a normalization reads channels that vary by less than two steps."""
     health = {tensor.name: tensor for tensor in evidence.activations}
-    found = [
+    sums = [
         uneven
         for node in evidence.model.graph
         if facts(node).across_channels and node.inputs[0] is not None
         if (tensor := health.get(node.inputs[0].name or "")) is not None
         if (uneven := _uneven(evidence, node, tensor)) is not None
     ]
-    if not found:
+    if not sums:
         return
-    found.sort(key=lambda one: -one.share)
-    names = tuple(dict.fromkeys(one.tensor.name for one in found))
+    sums.sort(key=lambda entry: -entry.share)
+    names = tuple(dict.fromkeys(entry.tensor.name for entry in sums))
     chain = {value.name for value in normalized_sums(evidence.model.graph)}
     yield Finding(
         f"one scale for channels of very different size in {counted(len(names), 'sum')} that a normalization reads: "
-        f"{found[0]}",
+        f"{sums[0]}",
         names,
         f"{_ROTATE if evidence.recipe.equalize.rotate is None else ''}keep these sums in float (plan.float_residuals: "
         "true), which costs little time because no layer reads them; else 16 bits for them (plan.tensors)",
@@ -108,7 +108,7 @@ def _uneven(evidence: Evidence, node: ir.Node, tensor: TensorHealth) -> _Uneven 
 
 def _factors(node: ir.Node, channels: int) -> NDArray[np.float64]:
     """Return the factor that a normalization gives each channel; 1 if they are unknown."""
-    given = node.inputs[1] if len(node.inputs) > 1 else None
-    constant = None if given is None else given.const_value
+    scales = node.inputs[1] if len(node.inputs) > 1 else None
+    constant = None if scales is None else scales.const_value
     factors = np.ones(0) if constant is None else constant.numpy().astype(np.float64).reshape(-1)
     return factors if len(factors) == channels else np.ones(channels)
