@@ -16,7 +16,9 @@ from quantry.autosearch import SearchOptions, SearchResult, Space, run_search
 from quantry.autosearch.control import request, requested
 from quantry.autosearch.output_directory import OutputDirectory
 from quantry.autosearch.storage import JournalFile
-from quantry.errors import StoreError
+from quantry.errors import DataError, StoreError
+from quantry.report.search_facts import read_facts
+from quantry.report.write import render_folders
 
 pytestmark = [
     pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes and needs rights for links"),
@@ -80,6 +82,20 @@ def test_pipe_as_a_request_is_no_request(folder: Path) -> None:
     assert requested(folder) == "run"
     with pytest.raises(StoreError, match=r"a pipe; at .*control\.json"):
         request(folder, "stop")
+
+
+def test_pipe_as_the_result_of_a_search_is_no_report(folder: Path) -> None:
+    os.mkfifo(folder / "search.json")
+    with pytest.raises(DataError, match="a pipe"):
+        read_facts(folder)
+
+
+def test_report_does_not_show_what_a_planted_recipe_leads_to(folder: Path, search: Search) -> None:
+    search()
+    (folder / "recipe.yaml").unlink()
+    (folder / "recipe.yaml").symlink_to(folder.parent / "outside")
+    with pytest.raises(StoreError, match=r"a link; at .*recipe\.yaml"):
+        render_folders([folder])
 
 
 def test_killed_while_a_model_is_written_leaves_nothing_after_the_next_run(

@@ -329,10 +329,10 @@ def test_full_disk_is_a_clear_error_and_keeps_existing_results(
 
     write = output_directory.write_file
 
-    def full(path: Path, content: bytes) -> None:
+    def full(path: Path, content: bytes, *, synced: bool) -> None:
         if path.name == "1.npy":
             raise OSError(28, "No space left on device")
-        write(path, content)
+        write(path, content, synced=synced)
 
     monkeypatch.setattr(output_directory, "write_file", full)
     options = grid(tmp_path, n_trials=3)

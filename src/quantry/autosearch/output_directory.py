@@ -170,15 +170,20 @@ class OutputDirectory:
                     file.rename(folder / file.name)
         return folder
 
-    def write(self, path: Path, content: bytes) -> None:
+    def write(self, path: Path, content: bytes, *, synced: bool = True) -> None:
         """Write a file atomically: readers see the old or the new content.
+
+        Args:
+            path: The file.
+            content: Its content.
+            synced: Whether it must survive a power failure, which takes milliseconds; scores of trials need not.
 
         Raises:
             StoreError: The disk is full or not writable; the old content stays.
         """
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_file(path, content)
+            write_file(path, content, synced=synced)
 
     def read_scores(self, number: int) -> NDArray[np.float64]:
         """Return the per-sample scores of a trial, shape (n,); empty if there are none."""

@@ -24,6 +24,7 @@ from quantry.data.calibration_data import CalibrationData
 from quantry.emit import emit
 from quantry.errors import RecipeError, StoreError
 from quantry.evaluate import measure_latency
+from quantry.files import read_regular
 from quantry.graph.multiplications import multiplications
 from quantry.graph.quant_plan import QuantPlan, SharedRange
 from quantry.memo import Memo, Trace, TraceEntry, fingerprint
@@ -168,7 +169,7 @@ class TrialRunner:
         directory = self.context.directory
         # After an interruption this trial may have been further in its race than the other.
         if len(directory.read_scores(later.number)) > len(directory.read_scores(trial.number)):
-            directory.write(directory.scores(trial.number), directory.scores(later.number).read_bytes())
+            directory.write(directory.scores(trial.number), read_regular(directory.scores(later.number)), synced=False)
         seconds = max(later.seconds - sum(later.computed.values()), 0.0)
         return replace(trial.with_result(later.result()), seconds=seconds)
 
@@ -243,7 +244,7 @@ class TrialRunner:
     def _save_samples(self, number: int, scores: NDArray[np.float64]) -> None:
         written = io.BytesIO()
         np.save(written, scores)
-        self.context.directory.write(self.context.directory.scores(number), written.getvalue())
+        self.context.directory.write(self.context.directory.scores(number), written.getvalue(), synced=False)
 
 
 @contextmanager

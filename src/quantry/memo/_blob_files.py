@@ -59,7 +59,7 @@ def write_blob(directory: Path, blob: Blob) -> None:
     for name, data in blob.files.items():
         parts[f"{_FILES}/{name}"] = _write(directory / _FILES / name, [data])
     manifest = {"format": _FORMAT, "parts": parts}
-    (directory / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    _write(directory / MANIFEST, [(json.dumps(manifest, indent=2) + "\n").encode()])
 
 
 def read_blob(directory: Path) -> Blob:

@@ -270,7 +270,8 @@ def _touch(directory: Path) -> None:
     # The time is explicit because the kernel's own is as coarse as its clock tick, and many uses fit into one tick.
     now = time.time_ns()
     with suppress(OSError):
-        os.utime(directory / _USED, ns=(now, now))
+        # The time of what a link leads to must not change; Windows cannot tell.
+        os.utime(directory / _USED, ns=(now, now), follow_symlinks=os.utime not in os.supports_follow_symlinks)
 
 
 @dataclass(frozen=True, order=True)

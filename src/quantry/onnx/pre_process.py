@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
 from quantry.errors import RecipeError
+from quantry.files import require_regular
 from quantry.graph.load import model_source
 from quantry.graph.save import write_model
 from quantry.prepare import prepare
@@ -134,8 +135,10 @@ def _has_guess(node: ir.Node) -> bool:
 
 def _write_external(model: ir.Model, target: Path, place: _ExternalData) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
+    require_regular(target)
     if place.one_file:
         location = f"{target.name}.data" if place.location in (None, "", ".", "./") else str(place.location)
+        require_regular(target.parent / location)
         ir.save(model, target, external_data=location, size_threshold_bytes=place.threshold)
         return
     folder = Path(place.location or ".")
@@ -148,6 +151,7 @@ def _write_external(model: ir.Model, target: Path, place: _ExternalData) -> None
         kept[name] = tensor
         readable = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in name)
         file = folder / f"{target.stem}.{number}.{readable[:80]}"
+        require_regular(target.parent / file)
         (value.const_value,) = ir.external_data.convert_tensors_to_external([tensor], target.parent, file.as_posix())
     ir.save(model, target)
     # Restore the tensors in memory: the model does not have to read them back from the files.

@@ -20,6 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from quantry.autosearch.control import request, requested
 from quantry.errors import DataError, RecipeError, UserError
+from quantry.files import read_regular
 from quantry.report.html import asset
 from quantry.report.write import render_folders
 
@@ -100,7 +101,7 @@ class LiveServer:
     def state(self) -> dict[str, Any]:
         """Return whether the search runs, and what was asked of it."""
         try:
-            summary = json.loads((self.folder / "search.json").read_text(encoding="utf-8"))
+            summary = json.loads(read_regular(self.folder / "search.json"))
             running = summary["stopped_by"] is None
         except (OSError, ValueError, KeyError):
             running = True  # it has not started yet

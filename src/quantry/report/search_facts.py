@@ -12,6 +12,7 @@ from quantry.autosearch import SearchResult, search_summary
 from quantry.autosearch.differences import assignment_text, value_text
 from quantry.autosearch.target_space import KEPT
 from quantry.errors import DataError
+from quantry.files import read_regular
 from quantry.recipe import Recipe, brief, from_plain
 from quantry.report.facts import Plain
 
@@ -110,7 +111,7 @@ def read_facts(folder: str | Path, title: str = "") -> SearchFacts:
     """
     file = Path(folder) / "search.json"
     try:
-        summary = json.loads(file.read_text(encoding="utf-8"))
+        summary = json.loads(read_regular(file))
         return facts_of_summary(summary, title or f"{summary.get('model') or Path(folder).resolve().name}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(

@@ -11,7 +11,7 @@ from quantry.diagnosis import Diagnosis, PairDiagnosis, diagnose
 from quantry.errors import StoreError
 from quantry.evaluate import Latency
 from quantry.evaluate.tasks import Decoder
-from quantry.files import write_file
+from quantry.files import read_regular, write_file
 from quantry.memo import TraceEntry
 from quantry.quantization import QuantizationResult
 from quantry.report.facts import collect_facts, placement_facts
@@ -134,7 +134,7 @@ def render_folders(folders: Sequence[str | os.PathLike[str]]) -> str:
         pairs = zip(searches, folders, strict=True)
         searches = [replace(search, title=f"{search.title} ({folder})") for search, folder in pairs]
     recipe = Path(folders[0]) / "recipe.yaml"
-    text = recipe.read_text(encoding="utf-8") if recipe.is_file() else None
+    text = read_regular(recipe).decode() if recipe.exists() else None
     return render_search_facts(searches, text)
 
 

@@ -1,6 +1,7 @@
 """Ranges of tensors in the file format of onnxruntime's calibration."""
 
 import json
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from quantry.errors import DataError
+from quantry.files import write_file
 
 
 class StoredRanges(NamedTuple):
@@ -32,7 +34,10 @@ def save_ranges(path: Path, stored: StoredRanges) -> None:
         name: calibrate.TensorData(lowest=np.array(low, np.float32), highest=np.array(high, np.float32))
         for name, (low, high) in stored.ranges.items()
     }
-    calibrate.save_tensors_data(calibrate.TensorsData(method, data), path, smooth_quant=stored.smooth)
+    with tempfile.TemporaryDirectory(prefix="quantry-") as folder:
+        written = Path(folder) / "ranges.json"
+        calibrate.save_tensors_data(calibrate.TensorsData(method, data), written, smooth_quant=stored.smooth)
+        write_file(path, written.read_bytes())
 
 
 def load_ranges(path: Path) -> StoredRanges:
