@@ -314,7 +314,8 @@ class _Grouping:
                 continue
             channels = layer if isinstance(layer, str) else tied_channels(layer, layers)
             if isinstance(channels, str):
-                self._declined[channels] += not isinstance(layer, LinearLayer) or self._loses_much(layer)
+                lossy = isinstance(layer, str) or self._is_lossy(channel_weights(layer, np.ones(layer.layout.outputs)))
+                self._declined[channels] += lossy
                 continue
             members = [member for member in (*channels.makers, *channels.carriers) if member.node.op_type == "Conv"]
             done.update(member.node for member in members)
@@ -325,10 +326,6 @@ class _Grouping:
             self.split[layer.node] = len(ends)
             split_convolution(layer, ends, self._names)
         return bool(self.split)
-
-    def _loses_much(self, layer: LinearLayer) -> bool:
-        weights = channel_weights(layer, np.ones(layer.layout.outputs))
-        return self._is_lossy(weights)
 
     def _is_lossy(self, weights: ChannelWeights) -> bool:
         return best_runs(weights, self._step, 1)[0][0] > self._options.tolerance
@@ -345,22 +342,22 @@ class _Grouping:
         orders = [np.argsort(weights.peaks, kind="stable") for _, weights in lossy]
         totals = [self._total(order, [weights for _, weights in lossy]) for order in orders]
         order = orders[int(np.argmin(totals))]
-        runs = [(layer, self._runs(weights.taken(order))) for layer, weights in lossy]
+        runs = [(layer, self._runs(weights.taken(order))[1]) for layer, weights in lossy]
         worth = [(layer, ends) for layer, ends in runs if len(ends) > 1]
         self._declined["their rounding error would not fall by enough"] += len(lossy) - len(worth)
         if worth:
             reorder(channels, order)
         return worth
 
-    def _runs(self, weights: ChannelWeights) -> tuple[int, ...]:
-        return chosen_runs(weights, self._step, self._options.groups, self._options.gain)[1]
+    def _runs(self, weights: ChannelWeights) -> tuple[float, tuple[int, ...]]:
+        return chosen_runs(weights, self._step, self._options.groups, self._options.gain)
 
     def _total(self, order: np.ndarray, members: Sequence[ChannelWeights]) -> float:
         """Return the total error of all layers of a class for one order."""
         total = 0.0
         for weights in members:
             results = best_runs(weights, self._step, 1)
-            factor, _ = chosen_runs(weights.taken(order), self._step, self._options.groups, self._options.gain)
+            factor, _ = self._runs(weights.taken(order))
             total += results[0][0] / factor
         return total
 

@@ -129,7 +129,7 @@ def balance(
         chains: Indices into ``layers``; all but the first and the last of a chain are depthwise.
         options: Number of sweeps and thresholds.
     """
-    state = [Factors(np.ones(len(layer.bias)), np.ones(_inputs(layer))) for layer in layers]
+    state = [Factors(np.ones(len(layer.bias)), np.ones(layer.peak.shape[0] * layer.peak.shape[2])) for layer in layers]
     least, idle = np.inf, 0
     limit = _MOST_SWEEPS if options.steps == -1 else options.steps
     # Equalizing one chain changes the ranges of others that share a layer, so repeat until nothing changes much.
@@ -207,11 +207,6 @@ def _with_biases(shares: np.ndarray, ranges: np.ndarray, biases: np.ndarray) -> 
         if change <= _EQUAL:
             break
     return shares
-
-
-def _inputs(layer: Magnitudes) -> int:
-    groups, _, inputs = layer.peak.shape
-    return int(groups * inputs)
 
 
 def _multiplier(layer: Magnitudes, factors: Factors) -> np.ndarray:
@@ -328,7 +323,8 @@ def _link(head: LinearLayer, channels: ChannelAxis, tail: LinearLayer | str) -> 
 
 def _sequences(layers: dict[ir.Node, LinearLayer | str], links: dict[ir.Node, _Link]) -> list[list[LinearLayer]]:
     """Join links at depthwise layers."""
-    passed_on = {link.tail.node for link in links.values() if _passes_on(link) and link.tail.node in links}
+    depthwise = (link.tail.node for link in links.values() if link.tail.layout.is_depthwise and not link.flattened)
+    passed_on = {node for node in depthwise if node in links}
     sequences = []
     for node, link in links.items():
         if node in passed_on:
@@ -340,10 +336,6 @@ def _sequences(layers: dict[ir.Node, LinearLayer | str], links: dict[ir.Node, _L
             sequence.append(links[sequence[-1].node].tail)
         sequences.append(sequence)
     return sequences
-
-
-def _passes_on(link: _Link) -> bool:
-    return link.tail.layout.is_depthwise and not link.flattened
 
 
 def equalize_layers(model: ir.Model, options: CrossLayer) -> tuple[Note, ...]:

@@ -45,10 +45,6 @@ _GAIN = 0.01
 """Smaller gains of the estimated error change nothing."""
 
 
-def _are_powers(*specs: TensorSpec) -> bool:
-    return all(isinstance(spec.scale, PowerOfTwoScale) for spec in specs)
-
-
 @stage(name="fit_powers", version=3, environment=depends_on("onnx_ir", "numpy"))
 def fit_powers(
     model: FloatModel,
@@ -64,7 +60,8 @@ def fit_powers(
         options: How to search.
         types: Types of the model's tensors.
     """
-    if types.activation is None or not types.all_integers or not _are_powers(types.activation, types.weight):
+    powers = (spec is not None and isinstance(spec.scale, PowerOfTwoScale) for spec in (types.activation, types.weight))
+    if not types.all_integers or not all(powers):
         message = "power-of-two fit: nothing was changed, because not all scales are powers of two"
         return FloatModel(model.model, (Note.of(message),))
     copy = model.model.clone()

@@ -248,7 +248,7 @@ def store_input(node: ir.Node, index: int, array: np.ndarray, names: FreshNames)
     """Give a node another constant; one that other nodes read as well stays as it is."""
     value = node.inputs[index]
     assert value is not None
-    typed = array.astype(array_of(value).dtype)
+    typed = array.astype(array_of(value).dtype, order="C")
     if is_own(value):
         store_array(value, typed)
         return

@@ -165,7 +165,8 @@ class _Walk:
     def _add(self, node: ir.Node, indices: tuple[int, ...], like: ir.Value | None) -> None:
         """Visit the operands of a sum, which are aligned at their last axes."""
         assert like is not None
-        from_end = self._axis(like) - _rank(like)
+        # What a normalization adds may come from another one, and is then not part of the stream.
+        from_end = self.stream.values.get(like, _rank(like) - 1) - _rank(like)
         computed = 0
         for index in indices:
             constant = constant_of(node.inputs[index])
@@ -177,10 +178,6 @@ class _Walk:
                 raise _Declined(f"{node.op_type} spreads a number over the channels")
             computed += self._operand(node, index, from_end + rank)
         self.stream.sums += computed > 1
-
-    def _axis(self, value: ir.Value) -> int:
-        # What a normalization adds may come from another one, and is then not part of the stream.
-        return self.stream.values.get(value, _rank(value) - 1)
 
     def _writer(self, layer: LinearLayer, axis: int) -> None:
         if layer.output_axis != axis or layer.layout.groups != 1:

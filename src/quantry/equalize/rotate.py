@@ -24,12 +24,12 @@ from quantry.equalize.flat_basis import rotation
 from quantry.equalize.linear_layer import (
     LinearLayer,
     array_of,
-    is_own,
     layer_of,
     linear_layer,
     scaled_bias,
     shifted_bias,
     store_array,
+    store_input,
 )
 from quantry.equalize.normalization import Normalization, normalization
 from quantry.equalize.residual_stream import (
@@ -48,7 +48,7 @@ from quantry.recipe import Rotation
 from quantry.runtime.environment import depends_on
 
 
-@stage(name="rotate", version=3, environment=depends_on("onnx_ir", "numpy"))
+@stage(name="rotate", version=4, environment=depends_on("onnx_ir", "numpy"))
 def rotate(model: FloatModel, options: Rotation) -> FloatModel:
     """Return a model that computes the same, with residual streams whose channels are all alike.
 
@@ -125,7 +125,10 @@ class _Rotated:
         for layer in stream.readers:
             _transform_inputs(layer, matrix.T)
         for (node, index), axis in stream.constants.items():
-            self._rotate_constant(node, index, axis, matrix)
+            value = node.inputs[index]
+            assert value is not None
+            last = np.moveaxis(array_of(value), axis, -1)
+            store_input(node, index, np.moveaxis(_rotated_rows(last, matrix), -1, axis), self._names)
         for value in stream.outputs:
             self._serve_output(value, [], matrix, None)
 
@@ -214,23 +217,6 @@ class _Rotated:
         self.products += 1
         return result
 
-    def _rotate_constant(self, node: ir.Node, index: int, axis: int, matrix: np.ndarray) -> None:
-        value = node.inputs[index]
-        assert value is not None
-        last = np.moveaxis(array_of(value), axis, -1)
-        self._store(node, index, np.moveaxis(_rotated_rows(last, matrix), -1, axis))
-
-    def _store(self, node: ir.Node, index: int, array: np.ndarray) -> None:
-        """Replace a constant that a node reads; other nodes keep theirs."""
-        value = node.inputs[index]
-        assert value is not None
-        if is_own(value):
-            store_array(value, np.ascontiguousarray(array))
-            return
-        copy = new_initializer(self._names.value(f"{value.name}_rotated"), np.ascontiguousarray(array))
-        self._graph.register_initializer(copy)
-        node.replace_input_with(index, copy)
-
     def _shift(self, layer: LinearLayer, beta: np.ndarray | None) -> None:
         """Add what an offset of a layer's inputs adds to its outputs."""
         if beta is None:
@@ -261,7 +247,7 @@ class _Rotated:
         for index, fill in ((norm.gamma, 1.0), (norm.beta, 0.0)):
             value = norm.node.inputs[index] if index is not None and index < len(norm.node.inputs) else None
             if index is not None and value is not None:
-                self._store(norm.node, index, np.full(array_of(value).shape, fill, np.float32))
+                store_input(norm.node, index, np.full(array_of(value).shape, fill, np.float32), self._names)
 
 
 def _takes_offset(layer: LinearLayer) -> bool:

@@ -119,9 +119,10 @@ class _Walk:
         reason = self._reach(self.start.output, ChannelPosition(self.start.output_axis))
         while self._open and not reason:
             value = self._open.popleft()
-            reason = self._visit_producer(value, self.positions[value]) or self._visit_readers(
-                value, self.positions[value]
-            )
+            position = self.positions[value]
+            reason = self._visit_producer(value, position)
+            for node, index in value.uses():
+                reason = reason or self._read(node, index, value, position)
         return reason
 
     def _reach(self, value: ir.Value, position: ChannelPosition) -> str:
@@ -198,15 +199,8 @@ class _Walk:
                 return reason
         return ""
 
-    def _visit_readers(self, value: ir.Value, position: ChannelPosition) -> str:
-        """Add what reads a tensor to the class."""
-        for node, index in value.uses():
-            reason = self._read(node, index, value, position)
-            if reason:
-                return reason
-        return ""
-
     def _read(self, node: ir.Node, index: int, value: ir.Value, position: ChannelPosition) -> str:
+        """Add what reads a tensor to the class."""
         if node.graph is not self.start.node.graph or node.domain != "":
             return f"{node.op_type} needs the order of its channels"
         if node in self.layers:
@@ -306,13 +300,10 @@ def energies(channels: TiedChannels, maker: LinearLayer) -> np.ndarray:
         if not position.flattened:
             square = square[position.start : position.start + channels.count]
         total += square.reshape(channels.count, -1).sum(axis=1)
-    for carrier in _later(channels, maker):
+    later = channels.carriers
+    if maker in later:
+        later = later[later.index(maker) + 1 :]
+    for carrier in later:
         weight = array_of(carrier.weight).astype(np.float64).reshape(channels.count, -1)
         total *= (weight**2).sum(axis=1)
     return total
-
-
-def _later(channels: TiedChannels, maker: LinearLayer) -> tuple[LinearLayer, ...]:
-    if maker in channels.carriers:
-        return channels.carriers[channels.carriers.index(maker) + 1 :]
-    return channels.carriers
