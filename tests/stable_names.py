@@ -1,7 +1,7 @@
 """Writes what docs/stability.md calls stable: names, signatures, commands, options and presets.
 
-``python tests/stable_names.py`` rewrites ``stable_names.txt`` before a release: what is new is stable from then on, and a
-reviewer reads the difference.
+``python tests/stable_names.py`` rewrites ``stable_names.txt`` before a release: what is new is stable from then on, and
+a reviewer reads the difference.
 """
 
 import inspect
