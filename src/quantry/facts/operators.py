@@ -125,6 +125,7 @@ class Operator:
         data_inputs: Number of inputs in front of the settings; only read where there are settings.
         weight: Where a linear operator has its weight; None for all others.
         learned: Indices of inputs that hold learned parameters when they are constant.
+        exact: Whether it rounds at most once, so that all libraries compute the same bits; False for movements.
         operands: Number of tensors that it combines element by element (2 also for variadic operators); 0 if it does
             not work element by element.
         scalar: Its formula for single elements, which holds if only one operand is not a constant number.
@@ -154,6 +155,7 @@ class Operator:
     weight: Weight | None = None
     learned: tuple[int, ...] = ()
     operands: int = 0
+    exact: bool = False
     scalar: Scalar | None = None
     homogeneous: bool | None = None
     pools: bool = False
@@ -201,17 +203,18 @@ _ROWS: tuple[Operator, ...] = (
 
     # Activation functions.
     Operator("Relu", _F.ACTIVATION, "torch.relu", operands=1, scalar=Scalar(), homogeneous=True, fusible=True,
-             npu=_NPU, tuned_after=True, foldable=True),
+             npu=_NPU, tuned_after=True, foldable=True, exact=True),
     Operator("Clip", _F.ACTIVATION, "elementwise.clip", ("min", "max"), operands=1, homogeneous=True,
-             masking=_LIMITS, fusible=True, npu=_NPU, tuned_after=True, foldable=True),
+             masking=_LIMITS, fusible=True, npu=_NPU, tuned_after=True, foldable=True, exact=True),
     Operator("LeakyRelu", _F.ACTIVATION, "elementwise.leaky_relu", operands=1, scalar=Scalar((("alpha", 0.01),)),
-             homogeneous=True, fusible=True, npu=_NPU, tuned_after=True),
+             homogeneous=True, fusible=True, npu=_NPU, tuned_after=True, exact=True),
     Operator("PRelu", _F.ACTIVATION, "elementwise.prelu", learned=(1,), operands=2, scalar=Scalar(), homogeneous=True,
-             fusible=True, npu=_NPU, tuned_after=True),
+             fusible=True, npu=_NPU, tuned_after=True, exact=True),
     Operator("Elu", _F.ACTIVATION, "elementwise.elu", operands=1, scalar=_ALPHA, homogeneous=False),
     Operator("Selu", _F.ACTIVATION, "elementwise.selu", operands=1, scalar=_SELU, homogeneous=False),
     Operator("Celu", _F.ACTIVATION, "elementwise.celu", operands=1, scalar=_ALPHA, homogeneous=False),
-    Operator("ThresholdedRelu", _F.ACTIVATION, "elementwise.thresholded_relu", operands=1, homogeneous=False),
+    Operator("ThresholdedRelu", _F.ACTIVATION, "elementwise.thresholded_relu", operands=1, homogeneous=False,
+             exact=True),
     Operator("Shrink", _F.ACTIVATION, "elementwise.shrink", operands=1, homogeneous=False),
     Operator("Sigmoid", _F.ACTIVATION, "elementwise.sigmoid", operands=1, scalar=Scalar(), homogeneous=False, npu=_NPU,
              tuned_after=True, foldable=True),
@@ -233,48 +236,48 @@ _ROWS: tuple[Operator, ...] = (
     Operator("QuickGelu", _F.ACTIVATION, operands=1, homogeneous=False),
     Operator("BiasGelu", _F.ACTIVATION, homogeneous=False),
     Operator("Erf", _F.ACTIVATION, "torch.erf", operands=1, scalar=Scalar(), homogeneous=False, foldable=True),
-    Operator("Abs", _F.ACTIVATION, "torch.abs", operands=1, scalar=Scalar(), homogeneous=True, foldable=True),
-    Operator("Neg", _F.ACTIVATION, "torch.neg", operands=1, scalar=Scalar(), homogeneous=True, foldable=True),
+    Operator("Abs", _F.ACTIVATION, "torch.abs", operands=1, scalar=Scalar(), homogeneous=True, foldable=True,
+             exact=True),
+    Operator("Neg", _F.ACTIVATION, "torch.neg", operands=1, scalar=Scalar(), homogeneous=True, foldable=True,
+             exact=True),
 
     # Arithmetic between tensors.
     Operator("Add", _F.ARITHMETIC, "torch.add", operands=2, scalar=Scalar(), masking=_CARRIES, fuses=True, npu=_NPU,
-             alignable=True, foldable=True),
+             alignable=True, foldable=True, exact=True),
     Operator("Sub", _F.ARITHMETIC, "torch.sub", operands=2, scalar=Scalar(), masking=_CARRIES, npu=_NPU,
-             foldable=True),
+             foldable=True, exact=True),
     Operator("Mul", _F.ARITHMETIC, "torch.mul", operands=2, scalar=Scalar(), masking=Masking.SCALES, npu=_NPU,
-             foldable=True),
+             foldable=True, exact=True),
     Operator("Min", _F.ARITHMETIC, "elementwise.minimum", operands=2, scalar=Scalar(), masking=_LIMITS, npu=_NPU,
-             foldable=True),
+             foldable=True, exact=True),
     Operator("Max", _F.ARITHMETIC, "elementwise.maximum", operands=2, scalar=Scalar(), masking=_LIMITS, npu=_NPU,
-             foldable=True),
+             foldable=True, exact=True),
     Operator("Sum", _F.ARITHMETIC, "elementwise.total", operands=2, masking=_CARRIES, foldable=True),
     Operator("Mean", _F.ARITHMETIC, "elementwise.mean", operands=2, foldable=True),
 
     # Other functions of single elements.
-    Operator("Div", _F.FUNCTION, "elementwise.divide", operands=2, scalar=Scalar(), foldable=True),
+    Operator("Div", _F.FUNCTION, "elementwise.divide", operands=2, scalar=Scalar(), foldable=True, exact=True),
     Operator("Pow", _F.FUNCTION, "elementwise.power", operands=2, scalar=Scalar(), homogeneous=False,
              wide_range=True, foldable=True),
     Operator("Mod", _F.FUNCTION, "elementwise.modulo", operands=2, foldable=True),
     Operator("Exp", _F.FUNCTION, "torch.exp", operands=1, scalar=Scalar(), homogeneous=False, wide_range=True,
              foldable=True),
     Operator("Log", _F.FUNCTION, "torch.log", operands=1, homogeneous=False, wide_range=True, foldable=True),
-    Operator("Sqrt", _F.FUNCTION, "torch.sqrt", operands=1, homogeneous=False, wide_range=True, foldable=True),
+    Operator("Sqrt", _F.FUNCTION, "torch.sqrt", operands=1, homogeneous=False, wide_range=True, foldable=True,
+             exact=True),
     Operator("Reciprocal", _F.FUNCTION, "torch.reciprocal", operands=1, homogeneous=False, wide_range=True,
              foldable=True),
-    Operator("Sign", _F.FUNCTION, "torch.sign", operands=1, homogeneous=False, foldable=True),
-    Operator("Floor", _F.FUNCTION, "torch.floor", operands=1, homogeneous=False, foldable=True),
-    Operator("Ceil", _F.FUNCTION, "torch.ceil", operands=1, homogeneous=False, foldable=True),
-    Operator("Round", _F.FUNCTION, "torch.round", operands=1, homogeneous=False, foldable=True),
-    Operator("Sin", _F.FUNCTION, "torch.sin", operands=1, homogeneous=False, foldable=True),
-    Operator("Cos", _F.FUNCTION, "torch.cos", operands=1, homogeneous=False, foldable=True),
-    Operator("Tan", _F.FUNCTION, "torch.tan", operands=1, homogeneous=False, wide_range=True),
-    Operator("Sinh", _F.FUNCTION, "torch.sinh", operands=1, homogeneous=False, wide_range=True),
-    Operator("Cosh", _F.FUNCTION, "torch.cosh", operands=1, homogeneous=False, wide_range=True),
+    *(Operator(k, _F.FUNCTION, f"torch.{k.lower()}", operands=1, homogeneous=False, foldable=True, exact=True)
+      for k in ("Sign", "Floor", "Ceil", "Round")),
+    *(Operator(k, _F.FUNCTION, f"torch.{k.lower()}", operands=1, homogeneous=False, foldable=True)
+      for k in ("Sin", "Cos")),
+    *(Operator(k, _F.FUNCTION, f"torch.{k.lower()}", operands=1, homogeneous=False, wide_range=True)
+      for k in ("Tan", "Sinh", "Cosh")),
     *(Operator(name, _F.FUNCTION, f"torch.{name.lower()}", operands=1, homogeneous=False)
       for name in ("Asin", "Acos", "Atan", "Asinh", "Acosh", "Atanh")),
-    Operator("Where", _F.FUNCTION, "torch.where", masking=_CARRIES, foldable=True),
-    Operator("Cast", _F.FUNCTION, "elementwise.cast", masking=_CARRIES, foldable=True),
-    Operator("CastLike", _F.FUNCTION, "elementwise.cast_like", foldable=True),
+    Operator("Where", _F.FUNCTION, "torch.where", masking=_CARRIES, foldable=True, exact=True),
+    Operator("Cast", _F.FUNCTION, "elementwise.cast", masking=_CARRIES, foldable=True, exact=True),
+    Operator("CastLike", _F.FUNCTION, "elementwise.cast_like", foldable=True, exact=True),
 
     # Comparisons and boolean functions.
     Operator("Equal", _F.COMPARISON, "torch.eq", foldable=True),
@@ -282,10 +285,7 @@ _ROWS: tuple[Operator, ...] = (
     Operator("GreaterOrEqual", _F.COMPARISON, "torch.ge", foldable=True),
     Operator("Less", _F.COMPARISON, "torch.lt", foldable=True),
     Operator("LessOrEqual", _F.COMPARISON, "torch.le", foldable=True),
-    Operator("And", _F.COMPARISON, "torch.logical_and", foldable=True),
-    Operator("Or", _F.COMPARISON, "torch.logical_or", foldable=True),
-    Operator("Xor", _F.COMPARISON, "torch.logical_xor", foldable=True),
-    Operator("Not", _F.COMPARISON, "torch.logical_not", foldable=True),
+    *(Operator(k, _F.COMPARISON, f"torch.logical_{k.lower()}", foldable=True) for k in ("And", "Or", "Xor", "Not")),
     Operator("IsInf", _F.COMPARISON, "elementwise.is_infinite", foldable=True),
     Operator("IsNaN", _F.COMPARISON, "torch.isnan", foldable=True),
     *(Operator(f"Bitwise{k}", _F.COMPARISON, f"torch.bitwise_{k.lower()}") for k in ("And", "Or", "Xor", "Not")),
@@ -317,7 +317,7 @@ _ROWS: tuple[Operator, ...] = (
              integer_kernel=True, moved_by_runtime=True, foldable=True),
     Operator("Identity", _F.MOVEMENT, "movement.identity", operands=1, homogeneous=True, copies=_ONCE,
              masking=_CARRIES, integer_kernel=True, foldable=True),
-    Operator("Trilu", _F.OTHER, "indexing.triangle", ("k",), foldable=True),
+    Operator("Trilu", _F.OTHER, "indexing.triangle", ("k",), foldable=True, exact=True),
     Operator("Gather", _F.LOOKUP, "movement.gather", homogeneous=True, copies=_SOME, masking=_CARRIES,
              integer_kernel=True, moved_by_runtime=True, foldable=True),
     Operator("GatherElements", _F.LOOKUP, "indexing.gather_elements", homogeneous=True, copies=_SOME,
@@ -374,11 +374,11 @@ _ROWS: tuple[Operator, ...] = (
     Operator("Softmax", _F.SOFTMAX, "reduction.softmax", homogeneous=False, npu=_NPU, tuned_after=True,
              foldable=True),
     Operator("LogSoftmax", _F.SOFTMAX, "reduction.log_softmax", homogeneous=False, wide_range=True),
-    Operator("Hardmax", _F.OTHER, "reduction.hard_max"),
+    Operator("Hardmax", _F.OTHER, "reduction.hard_max", exact=True),
     Operator("ArgMax", _F.INDEX, "indexing.arg_max", foldable=True),
     Operator("ArgMin", _F.INDEX, "indexing.arg_min", foldable=True),
-    Operator("TopK", _F.OTHER, "indexing.top_k", ("k",), foldable=True),
-    Operator("NonMaxSuppression", _F.OTHER, "indexing.suppress"),
+    Operator("TopK", _F.OTHER, "indexing.top_k", ("k",), foldable=True, exact=True),
+    Operator("NonMaxSuppression", _F.OTHER, "indexing.suppress", exact=True),
     Operator("GridSample", _F.OTHER, "sampling.grid_sample"),
     Operator("Col2Im", _F.OTHER, "sampling.column_to_image", ("image_shape", "block_shape"), homogeneous=True),
 

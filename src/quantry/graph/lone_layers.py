@@ -8,12 +8,12 @@ from collections.abc import Collection, Iterable, Iterator
 
 import onnx_ir as ir
 
+from quantry.facts.operators import BIASED
 from quantry.graph.edit import constant_of
 
 WEIGHT_ROUNDING_OPTIMIZER = "WeightBiasQuantization"
 """The name under which a session can disable it."""
 
-_LAYERS = ("Conv", "ConvTranspose", "Gemm")
 _MERGED = ("Relu", "Clip")
 
 
@@ -26,7 +26,7 @@ def lone_layers(nodes: Iterable[ir.Node], quantized: Collection[str], rounded: C
         rounded: Names of the activations with a QuantizeLinear and a DequantizeLinear.
     """
     for node in nodes:
-        if node.op_type not in _LAYERS or node.name in quantized or constant_of(node.inputs[1]) is None:
+        if node.op_type not in BIASED or node.name in quantized or constant_of(node.inputs[1]) is None:
             continue
         source = node.inputs[0]
         if source is not None and source.name in rounded and _result(node, quantized).name in rounded:

@@ -61,12 +61,12 @@ def runnable(model: ModelLike) -> bytes:
     return content
 
 
-def _lacks_operator(error: ModelError) -> bool:
+def _lacks_operator(refusal: ModelError) -> bool:
     """Whether onnxruntime refuses a model because of an operator that it does not have.
 
     Its exception has the same class for every reason, so its text is all there is.
     """
-    return "not a registered function/op" in str(error.__cause__)
+    return "not a registered function/op" in str(refusal.__cause__)
 
 
 def compare_models(

@@ -25,11 +25,6 @@ _MOVING = (
     *(Family.MOVEMENT, Family.LOOKUP, Family.JOIN, Family.PADDING, Family.SELECTION, Family.COMPARISON),
     *(Family.SHAPE, Family.INDEX, Family.RANDOM),
 )
-_ROUNDED_ONCE = (
-    *("Add", "Sub", "Mul", "Div", "Min", "Max", "Relu", "Clip", "LeakyRelu", "PRelu", "ThresholdedRelu", "Abs", "Neg"),
-    *("Sqrt", "Floor", "Ceil", "Round", "Sign", "Where", "Cast", "CastLike", "Trilu", "TopK", "Hardmax"),
-    "NonMaxSuppression",
-)
 _AVERAGES = ("AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum")
 _EXACT_SUM = 2.0**24
 _FEW_BITS = 8
@@ -47,7 +42,7 @@ def rounded_operators(model: ir.Model, view: QuantizedView) -> tuple[str, ...]:
 
 def _is_exact(node: ir.Node, view: QuantizedView) -> bool:
     row = facts(node)
-    if row.family in _MOVING or node.op_type in _ROUNDED_ONCE or node.op_type == "If":
+    if row.family in _MOVING or row.exact or node.op_type == "If":
         return True
     if node.op_type in TABULATED:
         params = _grid(node, 0, view)
