@@ -106,16 +106,19 @@ class GraphBuilder:
     Attributes:
         root: The module that contains parameters, buffers, quantizers and layers.
         graph: The graph.
+        view: Which quantizer each reader of each tensor reads through.
     """
 
     def __init__(self, definition: GraphDefinition, *, joins_samples: bool = False) -> None:
         self._joins_samples = joins_samples
         self._inputs: dict[ir.Value, None] = {}
+        self._trained = definition.trained
         self.root = nn.Module()
         self.graph = fx.Graph()
         self._definition = definition
-        self._view = QuantizedView(definition.plan, definition.params)
+        self.view = QuantizedView(definition.plan, definition.params)
         self._paths: dict[str, str] = {}
+        self._leaves: set[str] = set()
         self._taken = {_QUANTIZERS}
         self._tensors: dict[str, fx.Node] = {}
         self._constants: dict[str, fx.Node] = {}
@@ -148,16 +151,20 @@ class GraphBuilder:
         if self._definition.signature is not None:
             self.graph.set_codegen(fx.graph._PyTreeCodeGen(self._definition.signature))
 
-    def build_part(self, nodes: Sequence[ir.Node], outputs: Collection[str]) -> tuple[str, ...]:
+    def build_part(
+        self, nodes: Sequence[ir.Node], outputs: Collection[str], trained: Collection[str]
+    ) -> tuple[str, ...]:
         """Write some nodes as a graph that returns a tuple of tensors, as their readers see them.
 
         Args:
             nodes: The nodes, in order.
             outputs: Names of tensors that they compute.
+            trained: Initializers that are trained.
 
         Returns:
             The names of the graph's arguments: what the nodes read but do not compute, before it is quantized.
         """
+        self._trained = frozenset(trained)
         computed = {value.name: value for node in nodes for value in node.outputs}
         values = dict.fromkeys(value for node in nodes for value in values_used(node))
         self._inputs = {value: None for value in values if value.name not in computed and not value.is_initializer()}
@@ -209,7 +216,7 @@ class GraphBuilder:
     def _levels(self, node: ir.Node) -> TensorParams | None:
         """Return the parameters of a node's input if it has one, quantized input."""
         names = [value.name or "" for value in node.inputs if value is not None]
-        path = self._view.path(names[0], node.name or "") if len(names) == 1 else ()
+        path = self.view.path(names[0], node.name or "") if len(names) == 1 else ()
         return path[0].params if len(path) == 1 and path[0].role is Role.ACTIVATION else None
 
     def _tabulated(self, node: ir.Node) -> None:
@@ -289,13 +296,13 @@ class GraphBuilder:
 
     def _add(self, value: ir.Value, node: fx.Node) -> None:
         name = value.name or ""
-        quantizer = self._view.get(name)
+        quantizer = self.view.get(name)
         # Quantizing again what was only moved, with the same scale, would change nothing and cost time.
         # An argument of a part may have been computed with a scale that was trained since.
-        if quantizer is not None and (value in self._inputs or not self._view.keeps_grid(value)):
+        if quantizer is not None and (value in self._inputs or not self.view.keeps_grid(value)):
             node = self._quantized(quantizer.source, node)
         self._tensors[name] = node
-        for conversion in self._view.conversions:
+        for conversion in self.view.conversions:
             if conversion.tensor == name:
                 converted = self._quantized(conversion.name, node)
                 self._for_reader |= {(name, reader): converted for reader in conversion.readers or ()}
@@ -309,9 +316,9 @@ class GraphBuilder:
     def _constant(self, value: ir.Value, reader: str) -> fx.Node:
         assert value.const_value is not None
         name = value.name or ""
-        trained = name in self._definition.trained or any(use.idx in facts(use.node).learned for use in value.uses())
+        trained = name in self._trained or any(use.idx in facts(use.node).learned for use in value.uses())
         plain = self._attribute(name, value.const_value.numpy(), trained=trained)
-        quantizer = self._view.get(name)
+        quantizer = self.view.get(name)
         if quantizer is None or not quantizer.reads(reader):
             return plain
         if name not in self._constants:
@@ -320,7 +327,7 @@ class GraphBuilder:
 
     def _quantized(self, key: str, node: fx.Node, quantizer: nn.Module | None = None) -> fx.Node:
         if key not in self._attached:
-            planned = self._view.get(key)
+            planned = self.view.get(key)
             assert planned is not None
             module = quantizer or self._make(planned, constant=False)
             self._quantizers[key] = module
@@ -328,11 +335,11 @@ class GraphBuilder:
         return self.graph.call_module(self._attached[key], (node,))
 
     def _constant_quantizer(self, name: str) -> nn.Module:
-        quantizer = self._view.get(name)
+        quantizer = self.view.get(name)
         if quantizer is None:
             return nn.Identity()
         if quantizer.derived is not None:
-            source, weight = (self._view.source(name) for name in (quantizer.derived.input, quantizer.derived.weight))
+            source, weight = (self.view.source(name) for name in (quantizer.derived.input, quantizer.derived.weight))
             return DerivedBias(self._found(source), self._found(weight))
         return self._quantizers.setdefault(name, self._make(quantizer, constant=True))
 
@@ -360,6 +367,7 @@ class GraphBuilder:
             else:
                 holder.register_buffer(leaf, tensor)
             self._paths[name] = path
+            self._leaves.add(path)
         return self.graph.get_attr(self._paths[name])
 
     def _attach_module(self, preferred: str, module: nn.Module) -> str:
@@ -386,7 +394,9 @@ class GraphBuilder:
         names = [f"{name}_" if hasattr(nn.Module, name) else name for name in path.split(".") if name]
         path = ".".join(names) or "constant"
         base = path
-        while path in self._taken or any(path.startswith(f"{used}.") for used in self._paths.values()):
+        while path in self._taken or not self._leaves.isdisjoint(
+            path[: dot.start()] for dot in re.finditer(r"\.", path)
+        ):
             count += 1
             path = f"{base.replace('.', '_') if path != base else base}_{count}"
         self._taken |= {path, *(path[: match.start()] for match in re.finditer(r"\.", path))}

@@ -6,7 +6,7 @@ This module imports torch, so it is imported inside functions only.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -78,11 +78,10 @@ class TrainableGraph:
         device: str = "cpu",
     ) -> None:
         self.outputs = tuple(outputs)
-        self.view = QuantizedView(definition.plan, definition.params)
-        names = _trained_constants(nodes, self.view, trained)
-        definition = replace(definition, trained=frozenset(names))
         builder = GraphBuilder(definition, joins_samples=True)
-        self._inputs = builder.build_part(nodes, self.outputs)
+        self.view = builder.view
+        names = _trained_constants(nodes, self.view, trained)
+        self._inputs = builder.build_part(nodes, self.outputs, names)
         module = fx.GraphModule(builder.root, builder.graph)
         layout = builder.layout
         # Integers are indices and sizes, which the operators move themselves where they are needed.
