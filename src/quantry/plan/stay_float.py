@@ -25,7 +25,7 @@ import onnx_ir as ir
 from quantry.facts.operators import LINEAR, Copies, Family, Masking, facts, of_family, operators_where
 from quantry.graph.edit import int_of, producers_of
 from quantry.graph.weights import not_finite
-from quantry.plan.rules import RULE_OF_OPERATOR, Annotation, Declined, Own, Rule, is_constant, is_float
+from quantry.plan.rules import RULE_OF_OPERATOR, Annotation, Declined, OperatorRule, Own, is_constant, is_float
 from quantry.recipe import DerivedBias, PlanOptions
 
 # ---- Attention masks -------------------------------------------------------------------------------------------------
@@ -331,7 +331,7 @@ def _reads_image(node: ir.Node) -> bool:
     return value is not None and value.is_graph_input()
 
 
-def is_left_float(node: ir.Node, rule: Rule | None, options: PlanOptions) -> bool:
+def is_left_float(node: ir.Node, rule: OperatorRule | None, options: PlanOptions) -> bool:
     """Whether a node computes on floats and its rule would leave it float.
 
     Args:

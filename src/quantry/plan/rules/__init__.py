@@ -8,9 +8,9 @@ from quantry.plan.rules.activation import ActivationRule, PReluRule, SoftmaxRule
 from quantry.plan.rules.annotation import (
     Annotation,
     Declined,
+    OperatorRule,
     OutputRange,
     Own,
-    Rule,
     SameAs,
     Within,
     input_at,
@@ -27,7 +27,7 @@ from quantry.plan.rules.pooling import ArgMaxRule, AveragePoolRule, MaxPoolRule
 from quantry.plan.rules.precision import WideRangeRule
 from quantry.plan.rules.recurrent import ControlFlowRule, RecurrentRule
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[OperatorRule, ...] = (
     ConvRule(),
     ConvTransposeRule(),
     MatMulRule(),
@@ -54,16 +54,16 @@ RULES: tuple[Rule, ...] = (
     ControlFlowRule(),
 )
 
-RULE_OF_OPERATOR: dict[str, Rule] = {operator: rule for rule in RULES for operator in rule.operators}
+RULE_OF_OPERATOR: dict[str, OperatorRule] = {operator: rule for rule in RULES for operator in rule.operators}
 
 __all__ = [
     "RULES",
     "RULE_OF_OPERATOR",
     "Annotation",
     "Declined",
+    "OperatorRule",
     "OutputRange",
     "Own",
-    "Rule",
     "SameAs",
     "Within",
     "input_at",

@@ -76,7 +76,7 @@ class Declined:
     reason: str
 
 
-class Rule(Protocol):
+class OperatorRule(Protocol):
     """Annotates the nodes of one family of operators.
 
     A rule is stateless and must not change the node. It only sees float32 nodes: the planner declines

@@ -39,7 +39,7 @@ class ShiftViolation:
 class Limit(Protocol):
     """A relation between the positions of one unit that the NPU's shifters impose.
 
-    Stateless. The moves of a finding satisfy its own limit; they may violate another one, so limits are applied in
+    Stateless. The moves of a violation satisfy its own limit; they may violate another one, so limits are applied in
     turn until all hold. If there is a choice, moves go to smaller positions: a coarser step loses bits that the
     arithmetic could not use, while a finer one would clip values.
     """

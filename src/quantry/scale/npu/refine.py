@@ -189,10 +189,10 @@ def _sweep(units: Sequence[Unit], positions: dict[str, int], limit: Limit) -> se
     """Apply a limit to all units in turn; return the tensors that it moved."""
     moved: set[str] = set()
     for unit in units:
-        finding = limit.find(unit, positions)
-        if finding is not None:
-            positions.update(finding.moves)
-            moved.update(finding.moves)
+        violation = limit.find(unit, positions)
+        if violation is not None:
+            positions.update(violation.moves)
+            moved.update(violation.moves)
     return moved
 
 
@@ -206,10 +206,10 @@ def _broken(
     units: Sequence[Unit], positions: Mapping[str, int], limits: Sequence[Limit], rounds: int
 ) -> tuple[Note, ...]:
     checks = [(limit, unit, limit.find(unit, positions)) for limit in limits for unit in units]
-    broken = [(limit, unit, finding) for limit, unit, finding in checks if finding is not None]
+    broken = [(limit, unit, violation) for limit, unit, violation in checks if violation is not None]
     if not broken:
         return ()
-    limit, unit, finding = broken[0]
+    limit, unit, violation = broken[0]
     note = Note.of(
         "npu: {count} limits do not hold after {rounds} rounds (scale.npu.max_rounds); first {limit} of {node}: "
         "{values}",
@@ -217,6 +217,6 @@ def _broken(
         rounds=rounds,
         limit=limit.name.replace("_", " "),
         node=unit.node,
-        values=str(finding.values),
+        values=str(violation.values),
     )
     return (note,)
