@@ -5,7 +5,8 @@
     QuantryError
     ├── UserError                      the caller can fix it
     │   ├── RecipeError (ValueError)   an option is unknown, out of range or incompatible with another
-    │   │   └── ConflictError          two options are incompatible
+    │   │   ├── ConflictError          two options are incompatible
+    │   │   └── OptionError            an option has a wrong value; each front door says its own name of the option
     │   ├── ModelError (ValueError)    the float model cannot be used as it is
     │   │   ├── ModelNotFoundError (FileNotFoundError)
     │   │   └── Float16Error           the model computes in float16, and nothing converts it
@@ -52,6 +53,31 @@ class ConflictError(RecipeError):
 
     # Not an argument: worker processes pickle errors by their message and their attributes.
     conflict: Any = None
+
+
+class OptionError(RecipeError):
+    """An option has a wrong value; each front door says its own name of the option.
+
+    Attributes:
+        option: The option, as Python names it.
+        problem: What is wrong: the message without the option.
+    """
+
+    # Not arguments: worker processes pickle errors by their message and their attributes.
+    option: str = ""
+    problem: str = ""
+
+    @classmethod
+    def of(cls, option: str, problem: str) -> Self:
+        """Return the error for an option.
+
+        Args:
+            option: The option, as Python names it.
+            problem: What must hold and what was given, such as "must be above 0, got -1".
+        """
+        error = cls(f"{option} {problem}")
+        error.option, error.problem = option, problem
+        return error
 
 
 class ModelError(UserError, ValueError):

@@ -3,8 +3,8 @@
 import pytest
 
 from quantry.autosearch import SearchOptions, budget_seconds
-from quantry.autosearch.options import accepted_drop
 from quantry.errors import RecipeError
+from quantry.recipe.search_options import accepted_drop
 
 
 @pytest.mark.parametrize(

@@ -26,14 +26,6 @@ from quantry.autosearch.finetuning import (
     with_checkpoints,
 )
 from quantry.autosearch.labelled_data import LabelledData
-from quantry.autosearch.options import (
-    OBJECTIVES,
-    SAMPLERS,
-    SearchOptions,
-    budget_seconds,
-    split_options,
-    unknown_option,
-)
 from quantry.autosearch.parameter import Choice, IntRange, Parameter, Uniform
 from quantry.autosearch.result import SearchComparison, SearchResult
 from quantry.autosearch.run import search
@@ -44,6 +36,14 @@ from quantry.autosearch.target_space import target_space
 from quantry.autosearch.trial import Trial, TrialState, by_drop
 from quantry.autosearch.trial_row import cells, trial_texts
 from quantry.memo import function_digest
+from quantry.recipe.search_options import (
+    OBJECTIVES,
+    SAMPLERS,
+    SearchOptions,
+    budget_seconds,
+    split_options,
+    unknown_option,
+)
 
 __all__ = [
     "NAMED_SPACES",

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantry.autosearch.evaluator import EvaluatorAdapter
-from quantry.autosearch.options import SearchOptions
 from quantry.autosearch.output_directory import OutputDirectory, disk_errors
 from quantry.autosearch.space import Space, example_recipe
 from quantry.data.calibration_data import CalibrationData
@@ -21,6 +20,7 @@ from quantry.graph.save import write_model
 from quantry.memo import DirectoryStore, Memo, Store, fingerprint
 from quantry.pipeline import run_prepare
 from quantry.recipe import Recipe, to_plain
+from quantry.recipe.search_options import SearchOptions
 from quantry.targets import Target, is_computed_here
 
 

@@ -15,7 +15,6 @@ from quantry.autosearch.control import ControlFile
 from quantry.autosearch.data_split import undivided, write_calibration_list
 from quantry.autosearch.evaluator import Direction, EvaluatorAdapter, Score
 from quantry.autosearch.live_table import LiveTable
-from quantry.autosearch.options import SearchOptions
 from quantry.autosearch.output import LogFile, ProgressLog, SearchCallback, shortfall
 from quantry.autosearch.output_directory import OutputDirectory
 from quantry.autosearch.proposer import Proposer, make_proposer
@@ -38,6 +37,7 @@ from quantry.data.open_data import pixel_notes
 from quantry.errors import StageError, StoreError
 from quantry.memo import Store
 from quantry.recipe import Recipe
+from quantry.recipe.search_options import SearchOptions
 
 
 def run_search(

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from quantry.autosearch.engine import run_search
-from quantry.autosearch.options import SearchOptions
 from quantry.autosearch.parameter import Parameter
 from quantry.autosearch.result import SearchResult
 from quantry.autosearch.space import AnySpace, Assignment, Space, as_parameter
 from quantry.errors import RecipeError
 from quantry.memo import Store
 from quantry.recipe import AdaQuant, Brecq, Distill, Recipe, Tqt, TuneOptions
+from quantry.recipe.search_options import SearchOptions
 
 # AdaRound is missing: its regularization schedule depends on the total number of iterations, so a run with more
 # iterations does not start like one with fewer.

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from quantry.autosearch.context import SearchContext
-from quantry.autosearch.options import SearchOptions
 from quantry.autosearch.time_limit import OutOfTime, longest_wait
 from quantry.autosearch.trial import Trial
 from quantry.autosearch.trial_runner import KnownModels, TrialRunner
 from quantry.autosearch.workers import received, run_guarded, shared_runner
 from quantry.errors import MissingExtraError, RecipeError, StoreError
 from quantry.recipe import Recipe
+from quantry.recipe.search_options import SearchOptions
 from quantry.runtime.threads import limit_threads
 
 LOCAL = "local"

@@ -14,7 +14,6 @@ from quantry.autosearch.engine import run_search
 from quantry.autosearch.evaluator import EvaluatorAdapter
 from quantry.autosearch.labelled_data import LabelledData
 from quantry.autosearch.layer_ranking import LayerRanking
-from quantry.autosearch.options import OTHER_NAMES, SearchOptions
 from quantry.autosearch.output_directory import OutputDirectory
 from quantry.autosearch.result import SearchResult
 from quantry.autosearch.space import AnySpace, Space, SpaceUnion, spaces_of
@@ -23,13 +22,15 @@ from quantry.data.calibration_data import CalibrationData
 from quantry.data.images import ImageOptions
 from quantry.data.open_data import calibration_data
 from quantry.data.sample_cache import SampleCache
-from quantry.errors import RecipeError, known_keywords
+from quantry.errors import RecipeError
 from quantry.evaluate.tasks import OutputDistance
 from quantry.graph.float_model import input_signatures
 from quantry.graph.load import model_source
 from quantry.graph.save import write_model
 from quantry.memo import Store
 from quantry.recipe import Recipe, resolve_recipe
+from quantry.recipe.option_fields import takes_options
+from quantry.recipe.search_options import OTHER_NAMES, SearchOptions
 from quantry.targets import Target, default_target, find_target
 
 DEFAULT_SPACE = "default"
@@ -42,11 +43,7 @@ DEFAULT_BUDGET = "10min"
 _BASE = "S8S8_AAWS"
 
 
-# Options that accept one name in place of a list.
-_LISTS = ("objectives", "devices", "log_to")
-
-
-@known_keywords("search", OTHER_NAMES)
+@takes_options("search", SearchOptions, OTHER_NAMES)
 def search(  # noqa: PLR0913  one keyword for each thing a user brings
     model: Any,
     data: Any = None,
@@ -62,25 +59,7 @@ def search(  # noqa: PLR0913  one keyword for each thing a user brings
     images: ImageOptions | Mapping[str, Any] | None = None,
     calibration_samples: int | None = None,
     store: Store | str | os.PathLike[str] | None = None,
-    sampler: str = "tpe",
-    tolerance: float | str | None = None,
-    n_trials: int | None = None,
-    budget: float | str | None = None,
-    n_candidates: int | None = None,
-    patience: int | None = None,
-    objectives: Sequence[str] | str = ("accuracy",),
-    racing: bool = False,
-    seed: int = 0,
-    n_jobs: int = 1,
-    threads: int | None = None,
-    devices: Sequence[str] | str = (),
-    trial_timeout: float | None = None,
-    output_dir: str | Path = "quantry_search",
-    log_path: str | Path | None = None,
-    keep_models: str = "accepted",
-    storage: str | None = None,
-    cluster: str | None = None,
-    log_to: Sequence[str] | str = (),
+    **options: Any,
 ) -> SearchResult:
     """Find the recipe whose quantized model is best.
 
@@ -107,26 +86,7 @@ def search(  # noqa: PLR0913  one keyword for each thing a user brings
         images: How image files become inputs.
         calibration_samples: Maximum number of labelled images used for calibration; None is 100.
         store: Where results of stages go; None is a folder in the output directory.
-        sampler: Chooses the next configuration: "grid", "random", "tpe", "cmaes", "gp", "nsga2" or "qmc".
-        tolerance: Largest accepted drop from the float model's score: a number, or a percentage such as "1%".
-        n_trials: Stop after this many trials.
-        budget: Stop after this much time: "30min", "2h", or seconds. Without any limit, the default space gets 10
-            minutes.
-        n_candidates: Stop when this many trials are within tolerance.
-        patience: Stop after this many trials without improvement.
-        objectives: Besides accuracy: "latency", "size" or "bit_operations".
-        racing: Stop evaluating configurations that are unlikely to win.
-        seed: Random seed; the same seed gives the same trials.
-        n_jobs: Worker processes.
-        threads: onnxruntime threads per worker; None is all cores for one worker and one thread for each of several.
-        devices: Devices of the workers, such as "cuda:0".
-        trial_timeout: Seconds after which a trial is stopped and counts as failed.
-        output_dir: Folder for models, log and recipe.
-        log_path: The log file; None is auto_search.log in the output directory.
-        keep_models: Which trials' models stay on disk: "accepted", "best" or "all".
-        storage: URL of a database for the study; None is a file in the output directory.
-        cluster: Address of a Ray cluster that runs the trials; None is this machine.
-        log_to: Other tools that record the trials: "mlflow", "wandb".
+        **options: The fields of `SearchOptions`, each as a keyword.
 
     Returns:
         The best trial and all others. The model, its recipe, the log and search.json are in the output directory. The
@@ -141,27 +101,21 @@ def search(  # noqa: PLR0913  one keyword for each thing a user brings
             found = quantry.search("model.onnx", "images/", my_top1, budget="30min", tolerance="1%")
             found.best.score, found.best_model, found.best_recipe
     """
-    given = dict(locals())
-    options = SearchOptions(
-        **{name: given[name] for name in SearchOptions.names() if name not in _LISTS},
-        objectives=_names(objectives),
-        devices=_names(devices),
-        log_to=_names(log_to),
-    )
+    search_options = SearchOptions(**options)
     wanted = _Wanted(space, recipe, target)
     if isinstance(evaluator, str):
         evaluator, metric = None, evaluator
-    path = _model_path(model, options.output_dir)
+    path = _model_path(model, search_options.output_dir)
     brought = LabelledData(path, data, evaluation_data, labels, metric, decoder, images, calibration_samples)
     calibration, scored_by = _data_and_evaluator(brought, evaluator, wanted)
-    opened = open_store(store, OutputDirectory(options.output_dir))
+    opened = open_store(store, OutputDirectory(search_options.output_dir))
     source = model_source(path)
     operators = Counter(node.op_type for node in source.load().graph)
     searched = wanted.space(LayerRanking(source, calibration, opened), operators)
-    if wanted.is_default and _is_unlimited(options):
-        options = replace(options, budget=DEFAULT_BUDGET)
+    if wanted.is_default and search_options.is_unlimited:
+        search_options = replace(search_options, budget=DEFAULT_BUDGET)
         brought.notes.append(f"no limit was given: the search stops after {DEFAULT_BUDGET}")
-    return run_search(path, calibration, scored_by, _with_notes(searched, brought.notes), options, opened)
+    return run_search(path, calibration, scored_by, _with_notes(searched, brought.notes), search_options, opened)
 
 
 def _data_and_evaluator(brought: LabelledData, evaluator: Any, wanted: "_Wanted") -> tuple[CalibrationData, Any]:
@@ -261,14 +215,6 @@ def _with_notes(space: AnySpace, notes: Sequence[str]) -> AnySpace:
     first, *others = spaces_of(space)
     noted = replace(first, notes=(*first.notes, *notes))
     return SpaceUnion((noted, *others)) if others else noted
-
-
-def _names(given: Sequence[str] | str) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else given  # type: ignore[return-value]  # SearchOptions checks it
-
-
-def _is_unlimited(options: SearchOptions) -> bool:
-    return all(getattr(options, name) is None for name in ("n_trials", "budget", "n_candidates", "patience"))
 
 
 def _refuse_labels(labelled: LabelledData) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from quantry.autosearch.cost import CostModel
 from quantry.autosearch.evaluator import Direction, Score
 from quantry.autosearch.forecast import Forecast
-from quantry.autosearch.options import SearchOptions, accepted_drop
 from quantry.autosearch.output_directory import OutputDirectory, copy_model, disk_errors
 from quantry.autosearch.stop import Stop, StopKind
 from quantry.autosearch.study import SearchStudy
@@ -18,6 +17,7 @@ from quantry.autosearch.trial import Trial, found_recipe, pareto_front
 from quantry.errors import StageError
 from quantry.pipeline import model_metadata
 from quantry.recipe import Recipe, to_yaml
+from quantry.recipe.search_options import SearchOptions, accepted_drop
 
 if TYPE_CHECKING:
     from quantry.autosearch.output import SearchCallback

@@ -17,13 +17,13 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
 from quantry.autosearch.context import SearchContext
-from quantry.autosearch.options import SearchOptions
 from quantry.autosearch.single_flight import SingleFlightStore
 from quantry.autosearch.time_limit import OutOfTime, interrupted_at, longest_wait
 from quantry.autosearch.trial import Trial
 from quantry.autosearch.trial_runner import KnownModels, TrialRunner
 from quantry.errors import QuantryError, RecipeError, StoreError
 from quantry.recipe import Recipe
+from quantry.recipe.search_options import SearchOptions
 from quantry.runtime import progress
 from quantry.runtime.devices import MISSING_DEVICE, existing_device
 from quantry.runtime.threads import core_count, limit_threads

@@ -9,8 +9,9 @@ from rich.markup import escape
 
 from quantry.cli.frame import ExitCode, current_output
 from quantry.cli.image_arguments import ImageArguments, warn_of_default_pixels
-from quantry.cli.search_job import METRIC, SearchJob
+from quantry.cli.search_job import SearchJob
 from quantry.errors import DataError, RecipeError
+from quantry.recipe.checked import field_docs
 from quantry.recipe.json_result import Interval, JsonResult, Number, ScoreEntry, optional_key
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def evaluate(  # noqa: PLR0913, PLR0917  the command line's options are its para
     labels: Annotated[
         Path | None, typer.Option(help="Labels: .csv, .txt, .json or .npy of classes or numbers, or a COCO file.")
     ] = None,
-    metric: Annotated[str | None, typer.Option(help=METRIC)] = None,
+    metric: Annotated[str | None, typer.Option(help=field_docs(SearchJob)["metric"])] = None,
     reference: Annotated[
         Path | None, typer.Option("--float", help="Float model: compare scores with it; needed by l1, l2, sqnr, ...")
     ] = None,

@@ -12,17 +12,17 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Annotated, Any, ClassVar, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 import quantry
-from quantry.cli.help_panels import arrange
-from quantry.errors import InternalError, QuantryError, UserError
+from quantry.cli.option_parameters import options_of
+from quantry.errors import InternalError, OptionError, QuantryError, RecipeError, UserError
 from quantry.notes import Note
 from quantry.recipe.json_result import plain
 from quantry.runtime import progress
@@ -174,18 +174,6 @@ def set_output(*, quiet: bool, verbose: bool, as_json: bool) -> None:
     _latest.clear()
 
 
-class OptionGroup:
-    """Options that several commands share: a frozen dataclass whose fields are declared as a command's parameters are.
-
-    A command that has a parameter of such a class, after ``*``, has its options in that place.
-
-    Attributes:
-        heading: Heading of the options in the help; empty for none of their own.
-    """
-
-    heading: ClassVar[str] = ""
-
-
 def framed(command: Callable[..., None], name: str) -> Callable[..., None]:
     """Return a command with the options ``--json``, ``--quiet`` and ``--verbose``.
 
@@ -193,8 +181,8 @@ def framed(command: Callable[..., None], name: str) -> Callable[..., None]:
         command: The function of the command, which calls ``current_output().result(...)``.
         name: Its name on the command line.
     """
-    given = inspect.signature(command, eval_str=True).parameters
-    groups = {one.name: one.annotation for one in given.values() if _is_group(one.annotation)}
+    parameters = inspect.signature(command, eval_str=True).parameters.values()
+    groups = {one.name: group for one in parameters if (group := options_of(one.annotation)) is not None}
 
     @functools.wraps(command)
     def run(*, output_quiet: bool, output_verbose: bool, output_json: bool, **values: Any) -> None:
@@ -209,22 +197,23 @@ def framed(command: Callable[..., None], name: str) -> Callable[..., None]:
             stream=sys.stdout,
         )
         _latest[:] = [output]
-        for group, cls in groups.items():
-            values[group] = cls(**{option.name: values.pop(option.name) for option in fields(cls)})
+        values |= {parameter: group.taken_from(values) for parameter, group in groups.items()}
         # With --json standard output has the JSON alone, whatever a library or a user's script prints.
         with _as_current(output), contextlib.redirect_stdout(sys.stderr if output.json else sys.stdout):
-            command(**values)
+            try:
+                command(**values)
+            except OptionError as error:
+                if error.option not in flags:
+                    raise
+                raise RecipeError(f"{flags[error.option]} {error.problem}") from error
         code = output.finish()
         if code != ExitCode.GOOD:
             raise typer.Exit(code)
 
     options: list[inspect.Parameter] = []
-    for one in given.values():
-        group = groups.get(one.name)
-        added = [one] if group is None else _options_of(group)
-        for option in added:
-            arrange(name, option, "" if group is None else group.heading)
-        options += added
+    for parameter in parameters:
+        options += groups[parameter.name].parameters() if parameter.name in groups else [parameter]
+    flags = {option.name: f"--{option.name.replace('_', '-')}" for option in options}
     # typer calls with keywords only; this kind also allows an argument after options that have defaults.
     kind = inspect.Parameter.KEYWORD_ONLY
     options = [one.replace(kind=kind) for one in options]
@@ -232,14 +221,6 @@ def framed(command: Callable[..., None], name: str) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in options}
     return run
-
-
-def _is_group(annotation: object) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, OptionGroup)
-
-
-def _options_of(group: type) -> list[inspect.Parameter]:
-    return list(inspect.signature(group, eval_str=True).parameters.values())
 
 
 @contextlib.contextmanager

@@ -3,22 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import typer
-
-from quantry.cli.frame import OptionGroup, current_output
+from quantry.cli.frame import current_output
+from quantry.cli.option_parameters import OptionGroup
 from quantry.errors import RecipeError
 from quantry.notes import Note, NoteKind
 
 if TYPE_CHECKING:
     from quantry.data.images import ImageOptions
-
-_SIZE = "Height and width of images, such as 480x640, for a model with dynamic sides; default: those of its input."
-_MEAN = "Per-channel mean of images, in units after --pixel-scale, such as 123.7,116.3,103.5."
-_STD = "Per-channel standard deviation, in the same units."
-_SCALE = "Factor of pixel values 0..255, applied first; 1/255 gives 0..1."
-_CROP = "Fraction of the short side that center-crop keeps; 0.875 is 224 of 256."
 
 
 def number(option: str, text: str) -> float:
@@ -87,17 +80,27 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 @dataclass(frozen=True)
 class ImageArguments(OptionGroup):
-    """The options of commands that read images; None was not given."""
+    """The options of commands that read images; None was not given.
+
+    Attributes:
+        mean: Per-channel mean of images; see `quantry quantize`.
+        std: Per-channel standard deviation of images.
+        pixel_scale: Factor on pixel values 0..255; 1/255 gives 0..1.
+        color: RGB or BGR.
+        resize: stretch, letterbox or center-crop.
+        crop_fraction: Fraction of the image that center-crop keeps.
+        size: Height and width of images, such as 480x640, for a model with dynamic sides; default: those of its input.
+    """
 
     heading: ClassVar[str] = "Images"
 
-    mean: Annotated[str | None, typer.Option(help="Per-channel mean of images; see `quantry quantize`.")] = None
-    std: Annotated[str | None, typer.Option(help="Per-channel standard deviation of images.")] = None
-    pixel_scale: Annotated[str | None, typer.Option(help="Factor on pixel values 0..255; 1/255 gives 0..1.")] = None
-    color: Annotated[str | None, typer.Option(help="RGB or BGR.")] = None
-    resize: Annotated[str | None, typer.Option(help="stretch, letterbox or center-crop.")] = None
-    crop_fraction: Annotated[float | None, typer.Option(help="Fraction of the image that center-crop keeps.")] = None
-    size: Annotated[str | None, typer.Option(help=_SIZE)] = None
+    mean: str | None = None
+    std: str | None = None
+    pixel_scale: str | None = None
+    color: str | None = None
+    resize: str | None = None
+    crop_fraction: float | None = None
+    size: str | None = None
 
     def given(self) -> dict[str, Any]:
         """Return the fields of `ImageOptions` that were given; `ImageOptions` checks their values.
@@ -123,16 +126,16 @@ class ImageArguments(OptionGroup):
 
 @dataclass(frozen=True)
 class ExplainedImageArguments(ImageArguments):
-    """The same options, explained with their defaults."""
+    """The same options, explained with their defaults.
 
-    mean: Annotated[str | None, typer.Option(help=_MEAN, show_default="0,0,0")] = None
-    std: Annotated[str | None, typer.Option(help=_STD, show_default="1,1,1")] = None
-    pixel_scale: Annotated[str | None, typer.Option(help=_SCALE, show_default="1")] = None
-    color: Annotated[str | None, typer.Option(help="RGB or BGR.", show_default="RGB")] = None
-    resize: Annotated[str | None, typer.Option(help="stretch, letterbox or center-crop.", show_default="stretch")] = (
-        None
-    )
-    crop_fraction: Annotated[float | None, typer.Option(help=_CROP, show_default="1.0")] = None
+    Attributes:
+        mean: Per-channel mean of images, in units after --pixel-scale, such as 123.7,116.3,103.5; default: 0,0,0.
+        std: Per-channel standard deviation, in the same units; default: 1,1,1.
+        pixel_scale: Factor of pixel values 0..255, applied first; 1/255 gives 0..1; default: 1.
+        color: RGB or BGR; default: RGB.
+        resize: stretch, letterbox or center-crop; default: stretch.
+        crop_fraction: Fraction of the short side that center-crop keeps; 0.875 is 224 of 256; default: 1.
+    """
 
 
 def warn_of_default_pixels(model: Path, data: Path | None) -> None:

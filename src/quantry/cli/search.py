@@ -4,100 +4,29 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from quantry.cli.console import check_model
-from quantry.cli.frame import ExitCode, OptionGroup, current_output
+from quantry.cli.frame import ExitCode, current_output
 from quantry.cli.image_arguments import ImageArguments
+from quantry.cli.option_parameters import GivenOptions, OptionsOf
 from quantry.cli.search_advice import advice_for
-from quantry.cli.search_job import METRIC, SearchJob, load_job
+from quantry.cli.search_job import SearchJob, load_job
 from quantry.cli.search_pixels import with_proven_pixels
 from quantry.cli.search_table import show_search
 from quantry.cli.serve import live_page
 from quantry.errors import DataError
+from quantry.recipe.search_options import SearchOptions
 
 if TYPE_CHECKING:
     from quantry.autosearch import Score
 
 _CONFIGURATION_FILES = (".yaml", ".yml")
-_RACING = "Stop evaluating configurations that are unlikely to win."
-
-
-@dataclass(frozen=True)
-class SearchArguments(OptionGroup):
-    """Options of the command; those that were not given keep the defaults of `SearchJob` and `SearchOptions`."""
-
-    data: Annotated[Path | None, typer.Option("--data", "-d", help="Calibration data, as for `quantry quantize`.")] = (
-        None
-    )
-    evaluation_data: Annotated[Path | None, typer.Option(help="Evaluation data; default: a part of --data.")] = None
-    labels: Annotated[
-        Path | None,
-        typer.Option(help="Labels of the evaluation data: classes (.csv, .txt, .json, .npy) or a COCO file."),
-    ] = None
-    metric: Annotated[str | None, typer.Option(help=METRIC)] = None
-    decoder: Annotated[
-        str | None, typer.Option(help="Decoder of a detector's outputs: yolox (default), yolov5, yolov8 or boxes.")
-    ] = None
-    recipe: Annotated[
-        str | None,
-        typer.Option("--recipe", "-r", help="Preset or recipe file: the base of a space, or tried too."),
-    ] = None
-    target: Annotated[
-        str | None, typer.Option(help="Where the model will run, see `quantry targets`; default: by the recipe.")
-    ] = None
-    space: Annotated[
-        str | None, typer.Option(help="Search space: default, calibration, accuracy, or a .yaml file with a space.")
-    ] = None
-    calibration_samples: Annotated[
-        int | None, typer.Option(help="Maximum number of labelled images used for calibration; default 100.")
-    ] = None
-    sampler: Annotated[str | None, typer.Option(help="grid, random, tpe (default), cmaes, gp, nsga2 or qmc.")] = None
-    tolerance: Annotated[
-        str | None, typer.Option(help="Largest accepted drop from the float model's score: 0.01 or 1%.")
-    ] = None
-    n_trials: Annotated[int | None, typer.Option(help="Stop after this many trials.")] = None
-    budget: Annotated[str | None, typer.Option(help="Stop after this much time: 30min, 2h, or seconds.")] = None
-    n_candidates: Annotated[int | None, typer.Option(help="Stop when this many trials are within tolerance.")] = None
-    patience: Annotated[int | None, typer.Option(help="Stop after this many trials without improvement.")] = None
-    objectives: Annotated[
-        list[str] | None, typer.Option(help="Besides accuracy: latency, size or bit_operations; may be repeated.")
-    ] = None
-    racing: Annotated[bool | None, typer.Option(help=_RACING, show_default="no-racing")] = None
-    seed: Annotated[int | None, typer.Option(help="Random seed; default 0.")] = None
-    n_jobs: Annotated[int | None, typer.Option("--n-jobs", "--workers", "-j", help="Worker processes; default 1.")] = (
-        None
-    )
-    threads: Annotated[int | None, typer.Option(help="onnxruntime threads per worker.")] = None
-    devices: Annotated[
-        list[str] | None, typer.Option(help="Device of the workers, such as cuda:0; may be repeated.")
-    ] = None
-    trial_timeout: Annotated[float | None, typer.Option(help="Seconds after which a trial counts as failed.")] = None
-    output_dir: Annotated[
-        Path | None,
-        typer.Option("--output-dir", "-o", help="Folder for models, log and recipe; default quantry_search."),
-    ] = None
-    log_path: Annotated[Path | None, typer.Option(help="Log file; default auto_search.log in the folder.")] = None
-    keep_models: Annotated[
-        str | None, typer.Option(help="Which models stay on disk: accepted (default), best or all.")
-    ] = None
-    storage: Annotated[str | None, typer.Option(help="Database URL of the study; default: a file in the folder.")] = (
-        None
-    )
-    cluster: Annotated[
-        str | None, typer.Option(help="Address of a Ray cluster that runs the trials; its machines see the same files.")
-    ] = None
-    log_to: Annotated[list[str] | None, typer.Option(help="Also record trials in mlflow or wandb.")] = None
-    live: Annotated[bool, typer.Option("--live", help="Serve a page that grows while the search runs.")] = False
-
-    def given(self) -> dict[str, Any]:
-        """Return the options on the command line."""
-        return {name: value for name, value in vars(self).items() if value is not None and value != []}
 
 
 def search(
@@ -105,12 +34,15 @@ def search(
         Path, typer.Argument(help="Float ONNX model, or a .yaml file that describes the search; options override it.")
     ],
     *,
-    arguments: SearchArguments,
+    inputs: Annotated[GivenOptions, OptionsOf(SearchJob, omitted=("model", "images", "options"))],
+    options: Annotated[GivenOptions, OptionsOf(SearchOptions)],
+    live: Annotated[bool, typer.Option("--live", help="Serve a page that grows while the search runs.")] = False,
     images: ImageArguments,
 ) -> None:
     """Find the recipe whose quantized model is best; run it again to resume an interrupted search."""
     job = load_job(what) if what.suffix.lower() in _CONFIGURATION_FILES else SearchJob(model=what)
-    job = _overridden(job, arguments.given(), images.given())
+    all_images = {**job.images, **images.given()}
+    job = replace(job, **inputs, options=replace(job.options, **options), images=all_images)
     _check_files(job)
     if not job.images:
         job = with_proven_pixels(job)
@@ -120,15 +52,15 @@ def search(
 
     # The search itself says what it leaves if it is interrupted.
     current_output().explains_interrupt = True
-    with _lines_without_terminal(), live_page(job.options.output_dir, enabled=arguments.live):
+    with _lines_without_terminal(), live_page(job.options.output_dir, enabled=live):
         result = job.run()
     current_output().explains_interrupt = False
     _warn_of_chance(job, result.reference)
     again = job.command(result.best_recipe or Path("recipe.yaml"), result.output_dir)
     output = current_output()
     page = show_search(output, result, job.metric_name, again)
-    line = {**arguments.given(), **{name: value for name, value in vars(images).items() if value is not None}}
-    advice = advice_for(job, result, {"what": what, **line})
+    shown = {name: value for name, value in vars(images).items() if value is not None}
+    advice = advice_for(job, result, {"what": what, **inputs, **options, "live": live, **shown})
     if advice is not None:
         advice.show(output)
     code = ExitCode.GOOD if advice is None else ExitCode.NOT_GOOD_ENOUGH
@@ -144,15 +76,6 @@ def _check_files(job: SearchJob) -> None:
         path = getattr(job, option)
         if isinstance(path, Path) and not path.exists():
             raise DataError(f"--{option.replace('_', '-')} must exist, found nothing; at {path}")
-
-
-def _overridden(job: SearchJob, given: dict[str, Any], images: dict[str, Any]) -> SearchJob:
-    """Return a job with options from the command line in place of its own."""
-    from quantry.autosearch import split_options
-
-    named = {name: value for name, value in given.items() if name != "live"}
-    options, others = split_options(named | ({"sampler": named["sampler"].lower()} if "sampler" in named else {}))
-    return replace(job, **others, options=replace(job.options, **options), images={**job.images, **images})
 
 
 @contextmanager

@@ -4,23 +4,21 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
 from rich.markup import escape
 
 from quantry.cli.image_arguments import number
 from quantry.errors import RecipeError
+from quantry.recipe.option_fields import CheckedOptions, option
 from quantry.recipe.plain_text import yaml_value
+from quantry.recipe.search_options import SearchOptions, split_options, unknown_option
 
 if TYPE_CHECKING:
-    from quantry.autosearch import LabelledData, SearchOptions, SearchResult
+    from quantry.autosearch import LabelledData, SearchResult
     from quantry.data.images import ImageOptions
 
-METRIC = (
-    "With --labels: top1, top5, map, map50 or spearman. Between outputs: l1, l2, cosine, psnr, ssim or sqnr. Or "
-    "module:function, which takes a model's path and returns a number. Default: by the labels, else l2."
-)
 _IMAGE_FLAGS = {
     "mean": "--mean",
     "std": "--std",
@@ -30,56 +28,43 @@ _IMAGE_FLAGS = {
     "crop_fraction": "--crop-fraction",
     "size": "--size",
 }
-# Types of the keys of a configuration file; SearchOptions checks its own.
-_TYPES: dict[str, tuple[type, str]] = {
-    "metric": (str, "text"),
-    "decoder": (str, "text"),
-    "target": (str, "text"),
-    "recipe": (str, "text"),
-    "calibration_samples": (int, "a whole number"),
-    "images": (Mapping, "a mapping"),
-}
-
-
-def _default_options() -> "SearchOptions":
-    # Imported on use: the search takes a second to import, which `quantry --help` should not wait for.
-    from quantry.autosearch import SearchOptions
-
-    return SearchOptions()
 
 
 @dataclass(frozen=True)
-class SearchJob:
+class SearchJob(CheckedOptions):
     """What to search. The fields, and those of `SearchOptions`, are the keys of a configuration file.
 
     Attributes:
         model: The float model.
-        data: Calibration data; without ``evaluation_data``, a part of it is held out for evaluation.
-        evaluation_data: Evaluation data.
-        labels: Labels of the evaluation data: classes in a .csv, .txt, .json or .npy file, or a COCO file of boxes;
-            None with top1 and top5 takes the names of folders.
-        metric: top1, top5, map, map50, or a metric between outputs; None chooses by the labels.
+        data: Calibration data, as for `quantry quantize`. Without ``evaluation_data``, a part of it is held out for
+            evaluation.
+        evaluation_data: Evaluation data; default: a part of the calibration data.
+        labels: Labels of the evaluation data: classes (.csv, .txt, .json, .npy) or a COCO file of boxes. Without them,
+            top1 and top5 take the names of folders.
+        metric: With labels top1, top5, map, map50 or spearman; between outputs l1, l2, cosine, psnr, ssim or sqnr; or
+            module:function, which takes a model's path and returns a number; default: by the labels, else l2.
         decoder: Decoder of a detector's outputs: yolox, yolov5, yolov8 or boxes.
-        target: Where the model will run; None derives it from the recipe.
-        recipe: Name of a preset or a recipe file: the base of the space, or another recipe to start from.
-        space: The search space as plain data, a file that holds it, or its name: default, calibration or accuracy.
+        target: Where the model will run, see `quantry targets`; default: by the recipe.
+        recipe: Preset or recipe file: the base of a space, or tried too.
+        space: Search space: default, calibration, accuracy, or a .yaml file with a space. A configuration file may hold
+            the space itself.
         images: How images become inputs.
-        calibration_samples: Maximum number of labelled images used for calibration; None is 100.
+        calibration_samples: Maximum number of labelled images used for calibration; default: 100.
         options: How to search.
     """
 
     model: Path
-    data: Path | None = None
+    data: Path | None = option(None, "-d")
     evaluation_data: Path | None = None
     labels: Path | None = None
     metric: str | None = None
     decoder: str = "yolox"
     target: str | None = None
-    recipe: str | None = None
-    space: Any = None
+    recipe: str | None = option(None, "-r")
+    space: Any = option(None, heading="Search")
     images: Mapping[str, Any] = field(default_factory=dict)
-    calibration_samples: int | None = None
-    options: "SearchOptions" = field(default_factory=_default_options)
+    calibration_samples: Annotated[int, ("minimum", 1)] | None = option(None, heading="Search")
+    options: SearchOptions = SearchOptions()
 
     @classmethod
     def from_plain(cls, plain: object, folder: Path) -> "SearchJob":
@@ -92,19 +77,15 @@ class SearchJob:
         Raises:
             RecipeError: A key is unknown, a value has the wrong type, or the model is missing.
         """
-        from quantry.autosearch import SearchOptions, split_options, unknown_option
-
         if not isinstance(plain, Mapping):
             raise RecipeError(f"a search configuration must be a mapping, got {type(plain).__name__}")
         options, values = split_options({key: value for key, value in plain.items() if value is not None})
-        known = [part.name for part in fields(cls) if part.name != "options"]
+        names = [part.name for part in fields(cls) if part.name != "options"]
         for key in plain:
-            if key not in known and key not in SearchOptions.names():
-                raise unknown_option("a search configuration", str(key), known)
+            if key not in names and key not in SearchOptions.names():
+                raise unknown_option("a search configuration", str(key), names)
         if not values.get("model"):
             raise RecipeError("a search configuration must name the model, got none; write model: model.onnx")
-        for key, value in values.items():
-            _check_type(key, value)
         return cls(**values | _relative_to(folder, values), options=SearchOptions(**options))
 
     @property
@@ -246,17 +227,11 @@ def load_job(path: Path) -> SearchJob:
         raise RecipeError(f"{error}; in {path}") from error
 
 
-def _check_type(key: str, value: object) -> None:
-    kind, name = _TYPES.get(key, (object, ""))
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise RecipeError(f"{key} of a search configuration must be {name}, got {value!r}")
-
-
 def _relative_to(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the paths of inputs, which are relative to the configuration file."""
     files = ("model", "data", "evaluation_data", "labels")
     named = [key for key in ("recipe", "space") if isinstance(values.get(key), str)]
     return {
-        **{key: folder / str(values[key]) for key in files if key in values},
+        **{key: folder / values[key] for key in files if isinstance(values.get(key), str)},
         **{key: str(folder / values[key]) for key in named if Path(values[key]).suffix in (".yaml", ".yml", ".json")},
     }

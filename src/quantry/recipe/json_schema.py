@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from quantry.recipe.checked import field_docs, type_hints
+from quantry.recipe.json_result import plain
+from quantry.recipe.option_fields import option_types
 from quantry.recipe.recipe import Recipe
 
 Schema = dict[str, Any]
@@ -74,6 +76,21 @@ class TypeSchemas:
     def is_required(self, part: "dataclasses.Field[Any]") -> bool:
         """Whether plain data must hold a field."""
         return part.default is dataclasses.MISSING and part.default_factory is dataclasses.MISSING
+
+
+class OptionSchemas(TypeSchemas):
+    """Writes the schemas of options classes, see `quantry.recipe.option_fields`."""
+
+    def hints(self, cls: Any) -> dict[str, Any]:
+        """Return the types of a dataclass's fields."""
+        return option_types(cls)
+
+    def field(self, part: "dataclasses.Field[Any]", annotation: Any) -> Schema:
+        """Return the schema of a field with its default; a list of one value needs no brackets."""
+        schema = self.schema(annotation)
+        if typing.get_origin(annotation) is tuple and ... in typing.get_args(annotation):
+            schema = {"anyOf": [schema, schema["items"]]}
+        return schema if part.default in (dataclasses.MISSING, None) else {**schema, "default": plain(part.default)}
 
 
 class RecipeSchemas(TypeSchemas):

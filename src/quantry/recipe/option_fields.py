@@ -1,0 +1,179 @@
+"""Options that several front doors take: the fields of one dataclass.
+
+A field is a keyword in Python, an option on the command line, and a key of a configuration file and of its schema. What
+the docstring of the class says about it is its help everywhere; on the command line, the first sentence. Its type says
+which values it takes; an `Annotated` type says more, with the words of JSON Schema.
+"""
+
+import inspect
+import re
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, field, fields
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+from quantry.errors import OptionError, known_keywords, nearest_spelling
+from quantry.recipe.checked import field_docs
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+_FLAGS, _HEADING = "flags", "heading"
+_NAMES = {bool: "true or false", str: "text", int: "a whole number", float: "a number", Path: "a path"}
+
+
+def option(default: Any, *flags: str, heading: str = "") -> Any:
+    """Return a field of an options class.
+
+    Args:
+        default: Its default.
+        flags: Its other names on the command line, such as ``-o``.
+        heading: Its heading in the help of the command line; empty for the options that most users need.
+    """
+    return field(default=default, metadata={_FLAGS: flags, _HEADING: heading})
+
+
+def flags_of(part: "Field[Any]") -> tuple[str, ...]:
+    """Return the names of an option on the command line."""
+    return (f"--{part.name.replace('_', '-')}", *part.metadata.get(_FLAGS, ()))
+
+
+def heading_of(part: "Field[Any]") -> str:
+    """Return the heading of an option in the help of the command line; empty if it has none."""
+    return str(part.metadata.get(_HEADING, ""))
+
+
+class CheckedOptions:
+    """Base of options classes: values are checked by their types, and what text or lists stand for is converted."""
+
+    def __post_init__(self) -> None:
+        for name, annotation in option_types(type(self)).items():
+            object.__setattr__(self, name, checked_value(name, annotation, getattr(self, name)))
+
+
+def option_types(cls: Any) -> dict[str, Any]:
+    """Return the types of an options class by field."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {part.name: hints[part.name] for part in fields(cls)}
+
+
+def checked_value(name: str, annotation: Any, value: Any) -> Any:
+    """Return a value of an option as its type has it.
+
+    Args:
+        name: Name of the option.
+        annotation: Its type.
+        value: The value, as a user gives it.
+
+    Raises:
+        OptionError: It is no value of the type.
+    """
+    members = _members(annotation)
+    for member in members:
+        try:
+            return _converted(name, member, value)
+        except TypeError:
+            continue
+    expected = " or ".join(_expected(member) for member in members if member is not types.NoneType)
+    literals = (member for member in members if typing.get_origin(member) is typing.Literal)
+    choices = [str(choice) for literal in literals for choice in typing.get_args(literal)]
+    raise OptionError.of(name, f"must be {expected}, got {value!r}{nearest_spelling(str(value), choices)}")
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    return typing.get_args(annotation) if is_union else (annotation,)
+
+
+def _converted(name: str, annotation: Any, value: Any) -> Any:
+    """Return a value as a type has it; TypeError if it is none of it."""
+    origin, members = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        converted = _converted(name, members[0], value)
+        if not _holds(dict(members[1:]), converted):
+            raise TypeError
+        return converted
+    if origin is typing.Literal:
+        folded = value.casefold() if isinstance(value, str) else value
+        if isinstance(value, bool) or folded not in members:
+            raise TypeError
+        return folded
+    if origin is tuple:
+        if not isinstance(value, str | list | tuple):
+            raise TypeError
+        # One value needs no list.
+        return tuple(checked_value(name, members[0], item) for item in ((value,) if isinstance(value, str) else value))
+    kind = {int: Integral, float: Real, Path: str | Path}.get(annotation, origin or annotation)
+    if annotation is Any:
+        return value
+    # bool is a subclass of int: without this test, True would pass as a number.
+    if not isinstance(value, kind) or (isinstance(value, bool) and annotation is not bool):
+        raise TypeError
+    return annotation(value) if annotation in (int, float, Path) else value
+
+
+def _holds(constraints: Mapping[str, Any], value: Any) -> bool:
+    return (
+        ("minimum" not in constraints or value >= constraints["minimum"])
+        and ("exclusiveMinimum" not in constraints or value > constraints["exclusiveMinimum"])
+        and ("pattern" not in constraints or re.search(constraints["pattern"], value) is not None)
+    )
+
+
+def _expected(annotation: Any) -> str:
+    """Return what a value must be, in words."""
+    origin, members = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return _expected(members[0]) + "".join(_constraint(*pair) for pair in members[1:])
+    if origin is typing.Literal:
+        return f"one of {', '.join(map(str, members))}" if len(members) > 1 else str(members[0])
+    return "a list" if origin is tuple else _NAMES.get(annotation, "a mapping")
+
+
+def _constraint(word: str, value: Any) -> str:
+    if word == "minimum":
+        return f", at least {value}"
+    if word == "exclusiveMinimum":
+        return f" above {value}"
+    return f" such as {value[0]!r}" if word == "examples" else ""
+
+
+def takes_options(
+    where: str, cls: Any, other_names: Mapping[str, str]
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Return a decorator of a function that takes the options of a class as keywords, ``**options``.
+
+    Its signature and its docstring name all of them. Unknown keywords raise with a hint.
+
+    Args:
+        where: The function's name in messages.
+        cls: The options class.
+        other_names: Names that other libraries use for an argument, for hints.
+    """
+
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        signature = inspect.signature(function)
+        own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        hints = typing.get_type_hints(cls)  # without the limits, which are for programs
+        defaults = inspect.signature(cls).parameters.values()
+        added = [one.replace(kind=keyword, annotation=hints[one.name]) for one in defaults]
+        function.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+        function.__doc__ = "\n".join(_documented(inspect.cleandoc(function.__doc__ or ""), field_docs(cls)))
+        return known_keywords(where, other_names)(function)
+
+    return decorate
+
+
+def _documented(text: str, docs: Mapping[str, str]) -> Iterator[str]:
+    """Yield the lines of a docstring, with the options in place of ``**options``."""
+    for line in text.splitlines():
+        if not line.startswith("    **options:"):
+            yield line
+            continue
+        for name, meaning in docs.items():
+            yield textwrap.fill(f"{name}: {meaning}", 116, initial_indent="    ", subsequent_indent="        ")
