@@ -408,8 +408,8 @@ def test_mistakes_in_a_space_are_errors(plain: dict, message: str) -> None:
         ({"model": "m", "trial_timeout": "5min"}, "trial_timeout must be a number of seconds"),
         ({"model": "m", "racing": "no"}, "racing must be true or false"),
         ({"model": "m", "objectives": {"latency": 1}}, "objectives must be a list"),
-        ({"model": "m", "images": [1]}, "images of a search configuration must be a mapping"),
-        ({"model": "m", "metric": 3}, "metric of a search configuration must be text"),
+        ({"model": "m", "images": [1]}, r"^images must be a mapping, got \[1\]; in .*search.yaml"),
+        ({"model": "m", "metric": 3}, "^metric must be text, got 3; in "),
         ([1], "mapping"),
     ],
 )

@@ -174,6 +174,55 @@ def nearest_spelling(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {folded[matches[0]]!r}?" if matches else ""
 
 
+def require_choice(where: str, value: object, choices: Iterable[str]) -> None:
+    """Raise if a value is none of some choices; the message suggests the nearest spelling.
+
+    Args:
+        where: What the value is for, for the message.
+        value: The value.
+        choices: The values that are allowed.
+
+    Raises:
+        RecipeError: It is another value.
+
+    Example:
+        >>> require_choice("sampler", "tpee", ["tpe", "grid"])
+        Traceback (most recent call last):
+        ...
+        quantry.errors.RecipeError: sampler must be one of tpe, grid, got 'tpee'; did you mean 'tpe'?
+    """
+    choices = list(choices)
+    if value not in choices:
+        hint = nearest_spelling(str(value), choices)
+        raise RecipeError(f"{where} must be one of {', '.join(choices)}, got {value!r}{hint}")
+
+
+def require_known(where: str, names: object, known: Iterable[str], must: str = "hold known keys") -> None:
+    """Raise if a dict has other keys than some; the message suggests the nearest spelling.
+
+    Args:
+        where: What holds the keys, for the message.
+        names: The dict, or its keys.
+        known: The keys that are allowed.
+        must: What must hold, for the message.
+
+    Raises:
+        RecipeError: It is no dict and no list, or a key is unknown.
+
+    Example:
+        >>> require_known("options", {"sede": 1}, ["seed"])
+        Traceback (most recent call last):
+        ...
+        quantry.errors.RecipeError: options must hold known keys, got 'sede'; did you mean 'seed'?
+    """
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise RecipeError(f"{where} must be a dict, got {type(names).__name__}")
+    known = list(known)
+    for name in names:
+        if name not in known:
+            raise RecipeError(f"{where} must {must}, got {name!r}{nearest_spelling(str(name), known)}")
+
+
 def unknown_argument(
     where: str, name: str, known: Collection[str], *, meant: str | None = None, what: str = "arguments"
 ) -> RecipeError:

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from quantry.cli.console import check_output
 from quantry.cli.frame import current_output
-from quantry.errors import RecipeError, nearest_spelling
+from quantry.errors import require_choice
 from quantry.recipe.json_result import Count, JsonResult
 
 if TYPE_CHECKING:
@@ -65,7 +65,5 @@ def convert(
 def _target(name: str) -> "QdqDialect":
     from quantry.convert import QdqDialect
 
-    known = [target.value for target in QdqDialect]
-    if name not in known:
-        raise RecipeError(f"--to must be one of {', '.join(known)}, got {name!r}{nearest_spelling(name, known)}")
+    require_choice("--to", name, (target.value for target in QdqDialect))
     return QdqDialect(name)

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from quantry.cli.frame import Output, current_output
 from quantry.cli.search_table import show_search
-from quantry.errors import RecipeError, nearest_spelling
+from quantry.errors import RecipeError, require_choice
 from quantry.recipe import (
     PRESETS,
     DerivedBias,
@@ -191,10 +191,7 @@ def _what_to_remember(console: Console, result: "SearchResult", page: Path) -> N
 def _space(target: str) -> "Space":
     from quantry.autosearch import Space
 
-    if target not in TARGETS:
-        raise RecipeError(
-            f"--target must be one of {', '.join(TARGETS)}, got {target!r}{nearest_spelling(target, TARGETS)}"
-        )
+    require_choice("--target", target, TARGETS)
     preset, fields = TARGETS[target]
     return Space.of(PRESETS[preset].recipe, fields, name=preset)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from quantry.cli.frame import current_output
-from quantry.errors import RecipeError, nearest_spelling
+from quantry.errors import require_choice
 
 _KINDS = ("recipe", "search")
 _OUTPUT = "The schema of what a command, such as quantize or 'recipe show', prints with --json."
@@ -19,9 +19,7 @@ def schema(
     """Print the JSON Schema of recipe files or search files, or of what a command prints with --json."""
     from quantry.cli.json_schemas import RESULTS, output_schema
 
-    known = tuple(RESULTS) if output else _KINDS
-    if kind not in known:
-        raise RecipeError(f"the kind must be one of {', '.join(known)}, got {kind!r}{nearest_spelling(kind, known)}")
+    require_choice("the kind", kind, RESULTS if output else _KINDS)
     from quantry.recipe.json_schema import recipe_schema
 
     found = output_schema(kind) if output else recipe_schema() if kind == "recipe" else search_schema()

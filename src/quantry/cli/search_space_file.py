@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from quantry.autosearch import Choice, IntRange, Parameter, Space, SpaceUnion, Uniform, named_space
-from quantry.errors import RecipeError, nearest_spelling
+from quantry.errors import RecipeError, nearest_spelling, require_known
 from quantry.recipe import Recipe, from_plain, to_plain
 from quantry.recipe.plain_text import yaml_value
 
@@ -92,10 +92,8 @@ def _parameter(path: str, given: object, reader: "_ValueReader") -> Parameter:
         return Choice(tuple(reader.value(path, value) for value in given))
     if not isinstance(given, Mapping):
         raise RecipeError(f"{path} of a space must be a list of values or a range, got {given!r}; write [{given!r}]")
-    known = ("values", "only_if") if "values" in given else _RANGE
-    for key in given:
-        if key not in known:
-            raise RecipeError(f"{path} of a space must hold {known}, got {key!r}{nearest_spelling(str(key), known)}")
+    keys = ("values", "only_if") if "values" in given else _RANGE
+    require_known(f"{path} of a space", given, keys, f"hold {', '.join(keys)}")
     if not isinstance(given.get("only_if") or {}, Mapping):
         raise RecipeError(f"only_if of {path} of a space must map paths to values, got {given['only_if']!r}")
     if not isinstance(given.get("values", []), list):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from quantry.errors import RecipeError, nearest_spelling
+from quantry.errors import RecipeError, nearest_spelling, require_choice
 from quantry.onnx.algorithms import ALGORITHMS, AlgoConfig
 from quantry.onnx.enums import ENUMERATIONS
 from quantry.onnx.specs import SPECS, QLayerConfig, QTensorConfig
@@ -80,11 +80,7 @@ def algorithm_of(value: Any, where: str) -> Any:
         return from_plain(value, where)
     known = {kind.name: kind for kind in ALGORITHMS}
     name = str(value.get("name"))
-    if name not in known:
-        raise RecipeError(
-            f"{where} must have the name of an algorithm, one of {', '.join(known)}, got {name!r}"
-            f"{nearest_spelling(name, known)}"
-        )
+    require_choice(f"the name of an algorithm in {where}", name, known)
     given = {key: from_plain(entry, f"{where}.{key}") for key, entry in value.items() if key != "name"}
     if "target_layer_config" in given:
         given["target_layer_config"] = layer_of(given["target_layer_config"], f"{where}.target_layer_config")

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import onnx_ir as ir
 
-from quantry.errors import RecipeError, nearest_spelling
+from quantry.errors import RecipeError, require_known
 from quantry.graph.load import model_source
 from quantry.onnx.algorithms import AlgoConfig
 from quantry.onnx.config import Config, KnownAttributes
@@ -35,6 +35,7 @@ from quantry.recipe import (
     Subgraph,
     TensorSpec,
 )
+from quantry.recipe.checked import field_names
 
 
 def layer_entries(
@@ -242,12 +243,7 @@ class QConfig(KnownAttributes):
             >>> QConfig.from_dict(config.to_dict()) == config
             True
         """
-        known = [part.name for part in fields(cls)]
-        for name in d:
-            if name not in known:
-                raise RecipeError(
-                    f"QConfig.from_dict must be given fields, got {name!r}{nearest_spelling(name, known)}"
-                )
+        require_known("QConfig.from_dict", d, field_names(cls), "be given fields")
         parts = {name: from_plain(value, f"QConfig.{name}") for name, value in d.items() if name not in _LAYERS}
         if "global_config" in d:
             parts["global_config"] = layer_of(d["global_config"], "QConfig.global_config")

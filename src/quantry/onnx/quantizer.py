@@ -6,7 +6,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,7 +16,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantry.data.random_data import RandomData
-from quantry.errors import DataError, Float16Error, ModelError, RecipeError, SelectionError, nearest_spelling
+from quantry.errors import DataError, Float16Error, ModelError, RecipeError, SelectionError, nearest_spelling, require_known
 from quantry.graph.load import model_source
 from quantry.graph.save import write_model
 from quantry.mix import Score
@@ -29,6 +29,7 @@ from quantry.onnx.qconfig import QConfig
 from quantry.onnx.translate import Job, translate
 from quantry.quantization import QuantizationResult, quantize
 from quantry.recipe import MatMulNBits, Qdq, WithinDrop
+from quantry.recipe.checked import field_names
 
 _TO_FIRST = (0, 3, 1, 2)  # NHWC to NCHW
 _TO_LAST = (0, 2, 3, 1)  # NCHW to NHWC
@@ -426,9 +427,4 @@ def quantize_dynamic(
 
 
 def _check(function: str, settings: Mapping[str, Any]) -> None:
-    known = [part.name for part in fields(QuantizationConfig)]
-    for name in settings:
-        if name not in known:
-            raise RecipeError(
-                f"{function} takes fields of QuantizationConfig, got {name!r}{nearest_spelling(name, known)}"
-            )
+    require_known(function, settings, field_names(QuantizationConfig), "be given fields of QuantizationConfig")

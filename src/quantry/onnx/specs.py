@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, make_dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
-from quantry.errors import RecipeError, nearest_spelling
+from quantry.errors import RecipeError, nearest_spelling, require_choice, require_known
 from quantry.onnx.config import KnownAttributes
 from quantry.onnx.enums import CalibMethod, QuantGranularity, ScaleType, method_of, own_member
 from quantry.recipe import (
@@ -19,7 +19,7 @@ from quantry.recipe import (
     ScaleKind,
     TensorSpec,
 )
-from quantry.recipe.checked import KnownArguments
+from quantry.recipe.checked import KnownArguments, field_names
 
 # AMD's names of the types.
 Int8, UInt8, Int16, UInt16 = DataType.INT8, DataType.UINT8, DataType.INT16, DataType.UINT16
@@ -57,12 +57,7 @@ def _given(kind: type[_Config], data: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of plain data after checking that every key is a field."""
     if not isinstance(data, Mapping):
         raise RecipeError(f"{kind.__name__}.from_dict must be given a dict, got {type(data).__name__}")
-    known = [part.name for part in fields(kind)]
-    for name in data:
-        if name not in known:
-            raise RecipeError(
-                f"{kind.__name__}.from_dict must be given fields, got {name!r}{nearest_spelling(str(name), known)}"
-            )
+    require_known(f"{kind.__name__}.from_dict", data, field_names(kind), "be given fields")
     return dict(data)
 
 
@@ -145,11 +140,7 @@ class QTensorConfig(KnownAttributes, KnownArguments):
         for name, kind in _MEMBERS.items():
             if isinstance(given.get(name), str):
                 text = given[name].removeprefix(f"{kind.__name__}.")
-                if text not in kind.__members__:
-                    raise RecipeError(
-                        f"QTensorConfig.{name} must be one of {', '.join(kind.__members__)}, got {given[name]!r}"
-                        f"{nearest_spelling(text, kind.__members__)}"
-                    )
+                require_choice(f"QTensorConfig.{name}", text, kind.__members__)
                 given[name] = kind[text]
         if "data_type" in given:
             given["data_type"] = _data_type(given["data_type"], "QTensorConfig")

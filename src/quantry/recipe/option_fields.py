@@ -139,7 +139,7 @@ def _constraint(word: str, value: Any) -> str:
         return f", at least {value}"
     if word == "exclusiveMinimum":
         return f" above {value}"
-    return f" such as {value[0]!r}" if word == "examples" else ""
+    return {"unit": f" of {value}", "examples": f" such as {value[0]!r}"}.get(word, "")
 
 
 def takes_options(

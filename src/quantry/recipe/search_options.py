@@ -21,6 +21,7 @@ OBJECTIVES: tuple[str, ...] = get_args(Objective)
 
 _Positive = Annotated[int, ("minimum", 1)]
 _Limit = _Positive | Literal[-1] | None
+_Seconds = Annotated[float, ("unit", "seconds"), ("exclusiveMinimum", 0)]
 _Device = Annotated[str, ("pattern", r"^(cpu|cuda:[0-9]+)$"), ("examples", ("cuda:0",))]
 _DatabaseUrl = Annotated[str, ("pattern", "://"), ("examples", ("sqlite:///study.db",))]
 
@@ -108,7 +109,9 @@ class SearchOptions(CheckedOptions):
     n_jobs: _Positive = option(1, "--workers", "-j", heading="Workers")
     threads: _Positive | None = option(None, heading="Workers")
     devices: tuple[_Device, ...] = option((), heading="Workers")
-    trial_timeout: Annotated[float, ("exclusiveMinimum", 0)] | None = option(None, heading="When to stop")
+    trial_timeout: Annotated[float, ("unit", "seconds"), ("exclusiveMinimum", 0)] | None = option(
+        None, heading="When to stop"
+    )
     output_dir: Path = option(Path("quantry_search"), "-o")
     log_path: Path | None = option(None, heading="Files")
     keep_models: Literal["accepted", "best", "all"] = option("accepted", heading="Files")

@@ -9,7 +9,7 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from quantry.autosearch import SearchOptions
-from quantry.errors import RecipeError, nearest_spelling
+from quantry.errors import RecipeError, require_choice, require_known
 from quantry.evaluate import find_metric
 from quantry.onnx.auto_search.predefined_spaces import SPACES, default_space
 
@@ -86,10 +86,8 @@ def sampler_name(name: object, where: str) -> str:
     """
     found = _SAMPLERS.get(str(name).casefold().replace("sampler", "").replace("-", ""))
     if found is None:
-        raise RecipeError(
-            f"{where} must be one of {', '.join(_SAMPLERS)}, got {name!r}{nearest_spelling(str(name), _SAMPLERS)}"
-        )
-    return found
+        require_choice(where, name, _SAMPLERS)
+    return str(found)
 
 
 def device_names(text: object) -> tuple[str, ...]:
@@ -185,18 +183,15 @@ class Settings:
             return cls()
         if isinstance(config, Mapping):
             return cls.of(_DictConfig(**config))
-        known = [part.name for part in fields(cls)]
-        for name in dir(config):
-            # Users keep alternative spaces and evaluators in the same class, such as search_space_XINT8.
-            alternative = name.startswith(("search_space", "search_evaluator"))
-            if name.startswith("search_") and name not in known and not alternative:
-                raise RecipeError(
-                    f"{_name(config)} must have known attributes, got {name!r}{nearest_spelling(name, known)}"
-                )
-        given = {name: _attribute(config, name) for name in known if hasattr(config, name)}
-        if given.get("search_output_dir") in (None, _FOLDER) and given.get("search_log_path") is None:
-            given["search_log_path"] = "auto_search.log"
-        settings = cls(**{name: value for name, value in given.items() if value is not None})
+        names = [part.name for part in fields(cls)]
+        # Users keep alternative spaces and evaluators in the same class, such as search_space_XINT8.
+        alternatives = ("search_space", "search_evaluator")
+        searched = [name for name in dir(config) if name.startswith("search_") and not name.startswith(alternatives)]
+        require_known(_name(config), searched, names, "have known attributes")
+        values = {name: _attribute(config, name) for name in names if hasattr(config, name)}
+        if values.get("search_output_dir") in (None, _FOLDER) and values.get("search_log_path") is None:
+            values["search_log_path"] = "auto_search.log"
+        settings = cls(**{name: value for name, value in values.items() if value is not None})
         settings.check(_name(config))
         return settings
 
@@ -218,7 +213,7 @@ class Settings:
                 f"{where}.search_evaluator must be callable with a model path, got "
                 f"{type(self.search_evaluator).__name__}"
             )
-        _check_keys(self.advanced_fastft_params, _ADVANCED, f"{where}.advanced_fastft_params")
+        require_known(f"{where}.advanced_fastft_params", self.advanced_fastft_params, _ADVANCED)
         self.advanced_options()
 
     def options(self) -> SearchOptions:
@@ -227,9 +222,8 @@ class Settings:
         Raises:
             RecipeError: A value is invalid.
         """
-        _check_keys(self.search_stop_condition, _LIMITS, "search_stop_condition")
-        given = {part.name: getattr(self, part.name) for part in fields(self)}
-        return search_options({**given, **self.search_stop_condition})
+        require_known("search_stop_condition", self.search_stop_condition, _LIMITS)
+        return search_options({**vars(self), **self.search_stop_condition})
 
     def advanced_options(self) -> SearchOptions:
         """Return the options of the search of finetuning parameters, with ``n_trials`` for each worker.
@@ -240,11 +234,7 @@ class Settings:
         params = {**_advanced_default(), **self.advanced_fastft_params}
         # "minimize" refers to the difference to the float model, "maximize" to the evaluator's score. Both mean the
         # same: metrics and evaluators know their own direction.
-        if params["direction"] not in ("minimize", "maximize"):
-            raise RecipeError(
-                "advanced_fastft_params['direction'] must be 'minimize' or 'maximize', "
-                f"got {params['direction']!r}{nearest_spelling(str(params['direction']), ('minimize', 'maximize'))}"
-            )
+        require_choice("advanced_fastft_params['direction']", params["direction"], ("minimize", "maximize"))
         advanced = search_options({name: params[name] for name in ("sampler_algo", "n_trials")})
         if advanced.n_trials is None:
             raise RecipeError(f"advanced_fastft_params['n_trials'] must be at least 1, got {params['n_trials']!r}")
@@ -290,14 +280,6 @@ for _part in fields(Settings):
     setattr(AutoSearchConfig, _part.name, copy.deepcopy(getattr(Settings(), _part.name)))
 for _space, _content in SPACES.items():
     setattr(AutoSearchConfig_Default, _space, copy.deepcopy(_content))
-
-
-def _check_keys(given: object, known: tuple[str, ...], where: str) -> None:
-    if not isinstance(given, Mapping):
-        raise RecipeError(f"{where} must be a dict, got {type(given).__name__}")
-    for name in given:
-        if name not in known:
-            raise RecipeError(f"{where} must hold known keys, got {name!r}{nearest_spelling(str(name), known)}")
 
 
 def _name(config: object) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quantry.autosearch import Assignment, Choice, IntRange, Space
-from quantry.errors import RecipeError, nearest_spelling
+from quantry.errors import RecipeError, require_known
 from quantry.memo import fingerprint
 from quantry.onnx.config import Config, QuantizationConfig
 from quantry.onnx.options import FIELDS
@@ -85,12 +85,9 @@ def applied(base: QuantizationConfig, configuration: Mapping[str, Any]) -> Quant
         RecipeError: A key is unknown; the message has the nearest spelling.
     """
     config = copy.copy(base)
+    known = (*FIELDS, "extra_options")
+    require_known("a configuration", configuration, known, "hold fields of QuantizationConfig")
     for name, value in configuration.items():
-        if name not in FIELDS and name != "extra_options":
-            raise RecipeError(
-                f"a configuration must hold fields of QuantizationConfig, got {name!r}"
-                f"{nearest_spelling(str(name), [*FIELDS, 'extra_options'])}"
-            )
         if name != "extra_options":
             setattr(config, name, value)
     options = dict(base.extra_options or {})

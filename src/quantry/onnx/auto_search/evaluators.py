@@ -9,10 +9,8 @@ from typing import Any
 from quantry.autosearch import function_digest
 from quantry.data.calibration_data import CalibrationData
 from quantry.data.sample_cache import SampleCache
-from quantry.errors import RecipeError, nearest_spelling
+from quantry.errors import require_choice
 from quantry.evaluate.tasks import OutputDistance
-
-_DIRECTIONS = ("maximize", "minimize")
 
 
 @dataclass(frozen=True)
@@ -30,11 +28,7 @@ class UserEvaluator:
     override_direction: str | None = None
 
     def __post_init__(self) -> None:
-        if self.direction not in _DIRECTIONS:
-            raise RecipeError(
-                f"search_evaluator.direction must be 'maximize' or 'minimize', got {self.direction!r}"
-                f"{nearest_spelling(str(self.direction), _DIRECTIONS)}"
-            )
+        require_choice("search_evaluator.direction", self.direction, ("maximize", "minimize"))
 
     @property
     def direction(self) -> str:

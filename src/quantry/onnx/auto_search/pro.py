@@ -20,7 +20,7 @@ from quantry.autosearch import (
 )
 from quantry.data.calibration_data import CalibrationData
 from quantry.data.open_data import calibration_data
-from quantry.errors import RecipeError, nearest_spelling
+from quantry.errors import RecipeError, require_choice, require_known
 from quantry.evaluate import find_metric
 from quantry.files import write_file
 from quantry.graph.float_model import input_signatures
@@ -117,12 +117,8 @@ class AutoSearchPro:
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        known = (*_DEFAULTS, *_FIXED)
+        require_known("AutoSearchPro", config, (*_DEFAULTS, *_FIXED), "be given known keys")
         for name, value in config.items():
-            if name not in known:
-                raise RecipeError(
-                    f"AutoSearchPro must be given known keys, got {name!r}{nearest_spelling(name, known)}"
-                )
             if name in _FIXED and value not in _FIXED[name][0]:
                 raise RecipeError(f"AutoSearchPro's {name!r} cannot be {value!r}: {_FIXED[name][1]}")
         self.config = {**_DEFAULTS, **config}
@@ -230,11 +226,7 @@ def get_auto_search_config(config_name: str) -> dict[str, Any]:
     Raises:
         RecipeError: There is no such name; the message has the nearest.
     """
-    if config_name not in PRESETS:
-        raise RecipeError(
-            f"get_auto_search_config must be given one of {', '.join(PRESETS)}, got {config_name!r}"
-            f"{nearest_spelling(str(config_name), PRESETS)}"
-        )
+    require_choice("the argument of get_auto_search_config", config_name, PRESETS)
     return copy.deepcopy(PRESETS[config_name])
 
 
@@ -253,12 +245,10 @@ def pro_parameters(space: Mapping[str, Any]) -> dict[str, Parameter]:
     Raises:
         RecipeError: A key is unknown, or a leaf is neither a list nor a range.
     """
-    known = (*_BASE, *GROUPS, *ROWS)
+    require_known("search_space", space, (*_BASE, *GROUPS, *ROWS))
     base: dict[str, Parameter] = {}
     groups: dict[str, Parameter] = {}
     for name, given in space.items():
-        if name not in known:
-            raise RecipeError(f"search_space must hold known keys, got {name!r}{nearest_spelling(str(name), known)}")
         if name in GROUPS:
             groups |= _group(name, given, space)
         else:
@@ -347,21 +337,14 @@ def _spec(name: Any, values: Mapping[str, Any], which: str) -> QTensorConfig:
     settings = _inside(values, f"{which}_params")
     if isinstance(name, QTensorConfig):
         return type(name)(**{**vars(name), **settings})
-    known = [entry.removesuffix("Spec") for entry in SPECS]
-    found = str(name).removesuffix("Spec")
-    if found not in known:
-        raise RecipeError(f"{which} must be one of {', '.join(known)}, got {name!r}{nearest_spelling(found, known)}")
-    return SPECS[f"{found}Spec"](**settings)
+    short = str(name).removesuffix("Spec")
+    require_choice(which, short, (entry.removesuffix("Spec") for entry in SPECS))
+    return SPECS[f"{short}Spec"](**settings)
 
 
 def _algorithm(name: Any) -> type[AlgoConfig]:
-    found = _ALGORITHMS.get(str(name).lower())
-    if found is None:
-        raise RecipeError(
-            f"algorithms must be among {', '.join(_ALGORITHMS)} or None, got {name!r}"
-            f"{nearest_spelling(str(name).lower(), _ALGORITHMS)}"
-        )
-    return found
+    require_known("algorithms", [str(name).lower()], _ALGORITHMS, f"be among {', '.join(_ALGORITHMS)} or None")
+    return _ALGORITHMS[str(name).lower()]
 
 
 def _inside(values: Mapping[str, Any], group: str) -> dict[str, Any]:

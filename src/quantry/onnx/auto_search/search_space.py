@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from quantry.autosearch import Assignment, Choice, IntRange, Parameter, Space, Uniform, with_checkpoints
-from quantry.errors import RecipeError, nearest_spelling
+from quantry.errors import RecipeError, require_known
 from quantry.memo import fingerprint
 from quantry.onnx.auto_search.configuration import JOINT, Configuration, NestedBuild, RecipeMaker, flattened, nested
 from quantry.onnx.config import QuantizationConfig
@@ -193,27 +193,19 @@ def _leaves(space: Mapping[str, Any]) -> Iterator[tuple[str, Parameter]]:
     """Yield dotted names and parameters in the order of the dictionaries, fields before options."""
     if not isinstance(space, Mapping):
         raise RecipeError(f"a search space must be a dict of lists, got {type(space).__name__}")
-    _check_known(space, (*FIELDS, "extra_options"), "a search space")
+    require_known("a search space", space, (*FIELDS, "extra_options"))
     yield from ((name, _parameter(value, name)) for name, value in space.items() if name != "extra_options")
     options = space.get("extra_options") or {}
-    _check_known(options, tuple(ROWS), "extra_options of a search space")
+    require_known("extra_options of a search space", options, ROWS)
     levels = {name for name, value in options.items() if isinstance(value, Mapping) and not _is_range(value)}
     for name, value in options.items():
         if name not in levels:
             yield f"extra_options.{name}", _parameter(value, f"extra_options[{name!r}]")
     for name in (name for name in options if name in levels):
         if name in NESTED:
-            _check_known(options[name], tuple(row.key for row in NESTED[name]), f"extra_options[{name!r}]")
+            require_known(f"extra_options[{name!r}]", options[name], (row.key for row in NESTED[name]))
         for key, value in options[name].items():
             yield f"extra_options.{name}.{key}", _parameter(value, f"extra_options[{name!r}][{key!r}]")
-
-
-def _check_known(given: object, known: tuple[str, ...], where: str) -> None:
-    if not isinstance(given, Mapping):
-        raise RecipeError(f"{where} must be a dict, got {type(given).__name__}")
-    for name in given:
-        if name not in known:
-            raise RecipeError(f"{where} must hold known keys, got {name!r}{nearest_spelling(str(name), known)}")
 
 
 def _is_range(value: object) -> bool:
@@ -238,7 +230,7 @@ def range_parameter(value: Mapping[str, Any], where: str) -> Uniform | IntRange:
     Raises:
         RecipeError: It is not a valid range.
     """
-    _check_known(value, _RANGE_KEYS, f"the range of {where}")
+    require_known(f"the range of {where}", value, _RANGE_KEYS)
     whole = isinstance(value["low"], int) and isinstance(value["high"], int)
     kind = value.get("type", "int" if whole else "float")
     if kind not in ("int", "float"):

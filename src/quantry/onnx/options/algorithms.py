@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from quantry.errors import RecipeError, nearest_spelling
+from quantry.errors import RecipeError, require_choice
 from quantry.onnx.options import mixed_precision
 from quantry.onnx.options.option_row import Apply, Kind, OptionRow, nested, no_effect, sets
 from quantry.onnx.options.recipe_draft import RecipeDraft, with_field
@@ -127,12 +127,8 @@ _LOADER = "activations are in memory or in one file and are read directly; there
 
 
 def _algorithm(draft: RecipeDraft, value: str) -> RecipeDraft:
-    step = _ALGORITHMS.get(value.lower())
-    if step is None:
-        raise RecipeError(
-            f"extra_options['FastFinetune']['OptimAlgorithm'] must be 'adaround' or 'adaquant', got {value!r}"
-            f"{nearest_spelling(value, _ALGORITHMS)}"
-        )
+    require_choice("extra_options['FastFinetune']['OptimAlgorithm']", value.lower(), _ALGORITHMS)
+    step = _ALGORITHMS[value.lower()]
     return replace(draft, finetune=step)
 
 

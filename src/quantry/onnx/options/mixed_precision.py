@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from quantry.errors import RecipeError, nearest_spelling
+from quantry.errors import RecipeError, require_choice
 from quantry.onnx.enums import TYPES, own_member, spec_of
 from quantry.onnx.options.option_row import Apply, Kind, OptionRow, nested
 from quantry.onnx.options.recipe_draft import RecipeDraft, with_field
@@ -97,11 +97,7 @@ def _score(draft: RecipeDraft, value: Callable[..., float]) -> RecipeDraft:
 
 
 def _metric(draft: RecipeDraft, value: str) -> RecipeDraft:
-    if value not in _METRICS:
-        raise RecipeError(
-            f"{_where('MetricDefault')} must be one of {', '.join(_METRICS)}, got {value!r}"
-            f"{nearest_spelling(value, _METRICS)}"
-        )
+    require_choice(_where("MetricDefault"), value, _METRICS)
     return with_field(draft, "mix.metric", value)
 
 
@@ -115,11 +111,7 @@ def _threshold(draft: RecipeDraft, value: float | None) -> RecipeDraft:
 
 
 def _direction(draft: RecipeDraft, value: str) -> RecipeDraft:
-    if value not in _DIRECTIONS:
-        raise RecipeError(
-            f"{_where('MetricOptimizeObject')} must be 'speed' or 'quality', got {value!r}"
-            f"{nearest_spelling(value, _DIRECTIONS)}"
-        )
+    require_choice(_where("MetricOptimizeObject"), value, _DIRECTIONS)
     return draft
 
 

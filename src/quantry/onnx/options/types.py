@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from quantry.errors import RecipeError, nearest_spelling
+from quantry.errors import RecipeError, nearest_spelling, require_choice, require_known
 from quantry.facts.operators import MATRIX_PRODUCTS
 from quantry.onnx.enums import TYPES, own_member, spec_of
 from quantry.onnx.options.option_row import Kind, OptionRow, nested, sets
@@ -84,9 +84,7 @@ def _with_conversion(draft: RecipeDraft, name: str, entry: Mapping[str, Any], wh
 
 
 def _check_override(entry: Mapping[str, Any], where: str, known: tuple[str, ...]) -> None:
-    for key in entry:
-        if key not in known:
-            raise RecipeError(f"{where} must hold known keys, got {key!r}{nearest_spelling(str(key), known)}")
+    require_known(where, entry, known)
     if ("scale" in entry) != ("zero_point" in entry):
         raise RecipeError(
             f"Must provide both 'scale' and 'zero_point': {where} must have 'scale' and 'zero_point' together, got "
@@ -217,11 +215,7 @@ def mx_attributes(draft: RecipeDraft, value: Mapping[str, Any]) -> RecipeDraft:
     """Apply ``MXAttributes`` to the tensors of a microscaling type."""
     _check(value, "MXAttributes", ("element_dtype", "axis", "block_size"), _MX_FIXED)
     element = value.get("element_dtype", "int8")
-    if element not in _MX:
-        raise RecipeError(
-            f"extra_options['MXAttributes']['element_dtype'] must be one of {', '.join(_MX)}, got {element!r}"
-            f"{nearest_spelling(str(element), _MX)}"
-        )
+    require_choice("extra_options['MXAttributes']['element_dtype']", element, _MX)
     return _with_blocks(draft, _MX_TYPES, _MX[element], value, "MXAttributes")
 
 
@@ -239,12 +233,9 @@ def block_attributes(dtype: DataType) -> dict[str, dict[str, Any]]:
 
 
 def _check(value: Mapping[str, Any], key: str, known: tuple[str, ...], fixed: Mapping[str, int]) -> None:
+    names = (*known, *fixed)
+    require_known(f"extra_options[{key!r}]", value, names, f"hold known keys ({', '.join(names)})")
     for name, given in value.items():
-        if name not in (*known, *fixed):
-            raise RecipeError(
-                f"extra_options[{key!r}] must hold known keys ({', '.join((*known, *fixed))}), got {name!r}"
-                f"{nearest_spelling(name, (*known, *fixed))}"
-            )
         if name in fixed and given != fixed[name]:
             raise RecipeError(
                 f"extra_options[{key!r}][{name!r}] must be {fixed[name]}, the only supported value, got {given!r}"
