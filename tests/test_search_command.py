@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import onnx
 import onnxruntime
@@ -21,6 +22,7 @@ from typer.testing import CliRunner
 import quantry
 from quantry.autosearch import SearchOptions
 from quantry.cli.app import app
+from quantry.cli.schema import search_schema
 from quantry.cli.search_job import SearchJob, load_job
 from quantry.cli.search_space_file import space_from_plain
 from quantry.data import ImageOptions
@@ -465,8 +467,15 @@ def test_documented_configuration_works_and_lists_all_keys() -> None:
     assert len(list(space.assignments())) == 3 * (1 + 2)
     assert len({space.build(assignment) for assignment in space.assignments()}) == 9
     keys = page.partition("Keys: ")[2].partition("Ranges are")[0]
-    names = {part.name for part in dataclasses.fields(SearchJob)} - {"options"} | set(SearchOptions.names())
+    names = {part.name for part in dataclasses.fields(SearchJob)} - {"options"}
     assert names == set(re.findall(r"`(\w+)`", keys))
+    table = re.findall(r"^\| (`.*?) \|", page.partition("\n## Options\n")[2].partition("\n## ")[0], re.MULTILINE)
+    assert {name for row in table for name in re.findall(r"`(\w+)`", row)} == set(SearchOptions.names())
+    schema = search_schema()
+    assert set(schema["properties"]) == names | set(SearchOptions.names())
+    jsonschema.validate({**plain, "n_trials": -1}, schema)
+    with pytest.raises(jsonschema.ValidationError, match="0"):
+        jsonschema.validate({**plain, "n_trials": 0}, schema)
 
 
 def test_space_can_be_given_by_name(folder: Path) -> None:

@@ -37,9 +37,6 @@ ALLOWED_FUNCTIONS = {
     "onnx/pre_process.py:quant_pre_process": "the documented signature of onnxruntime",
     "torch/saving.py:save_params": "the arguments of AMD's function",
     "torch/saving.py:load_params": "the arguments of AMD's function",
-    "ort/quantize.py:quantize_static": "onnxruntime's signature; its lines are its arguments",
-    "ort/quantize.py:quantize_dynamic": "onnxruntime's signature; its lines are its arguments",
-    "vai_q_onnx/quantize.py:quantize_static": "the documented signature of vai_q_onnx; its lines are its arguments",
 }
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 

@@ -1,8 +1,10 @@
 """`quantize_static`, `quantize_dynamic` and `quantize` with onnxruntime's signatures."""
 
+import functools
+import inspect
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,8 @@ from quantry.ort.files import write_as_onnxruntime, write_without_saturated_boun
 from quantry.ort.options import own_options, own_type
 from quantry.ort.stored_parameters import unquantized, with_stored
 from quantry.recipe import Qdq, QOperator
+from quantry.recipe.checked import field_docs
+from quantry.recipe.option_fields import parameters_of, with_parameters
 
 _LOG = logging.getLogger("quantry")
 
@@ -46,7 +50,7 @@ class StaticQuantConfig:
     """Arguments of `quantize_static` in one object; onnxruntime's class of that name is accepted too.
 
     Attributes:
-        calibration_data_reader: An object with ``get_next()``.
+        calibration_data_reader: An object with ``get_next()``; None uses one random sample, with a warning.
         calibrate_method: The calibration method.
         quant_format: The format.
         activation_type: Type of activations.
@@ -58,8 +62,8 @@ class StaticQuantConfig:
         reduce_range: Use one bit less for weights.
         use_external_data_format: Store weights outside the model file.
         calibration_providers: onnxruntime's execution providers for calibration.
-        extra_options: Further options by name.
-        calibration_cache_path: File in which ranges are kept.
+        extra_options: Further options by name, see docs/reference/options.md.
+        calibration_cache_path: File in which ranges are kept, in the format of onnxruntime's `save_tensors_data`.
     """
 
     calibration_data_reader: Any = None
@@ -90,7 +94,7 @@ class DynamicQuantConfig:
         per_channel: One weight scale per channel.
         reduce_range: Use one bit less for weights.
         use_external_data_format: Store weights outside the model file.
-        extra_options: Further options by name.
+        extra_options: Further options by name, see docs/reference/options.md.
     """
 
     weight_type: AnyType = QuantType.QInt8
@@ -103,120 +107,107 @@ class DynamicQuantConfig:
     extra_options: Mapping[str, Any] | None = None
 
 
+# In the order of onnxruntime's signatures, which is not that of its classes.
+_STATIC_ORDER = (
+    *("calibration_data_reader", "quant_format", "op_types_to_quantize", "per_channel", "reduce_range"),
+    *("activation_type", "weight_type", "nodes_to_quantize", "nodes_to_exclude", "use_external_data_format"),
+    *("calibrate_method", "calibration_providers", "extra_options", "calibration_cache_path"),
+)
+_DYNAMIC_ORDER = (
+    *("op_types_to_quantize", "per_channel", "reduce_range", "weight_type", "nodes_to_quantize", "nodes_to_exclude"),
+    *("use_external_data_format", "extra_options"),
+)
+
+
+def _arguments_of(cls: type, order: tuple[str, ...]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator of a function whose arguments are the fields of a class, by position or by name."""
+    parameters, docs = parameters_of(cls), field_docs(cls)
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        complete = with_parameters([parameters[name] for name in order], {name: docs[name] for name in order})(function)
+        signature = inspect.signature(complete)
+
+        @functools.wraps(complete)
+        def bound(*arguments: Any, **keywords: Any) -> None:
+            complete(**signature.bind(*arguments, **keywords).arguments)
+
+        return bound
+
+    return decorate
+
+
 @known_keywords("quantry.ort.quantize_static")
-def quantize_static(  # noqa: PLR0913, PLR0917 - onnxruntime's arguments
-    model_input: ModelInput,
-    model_output: str | os.PathLike[str],
-    calibration_data_reader: Any = None,
-    quant_format: AnyFormat = QuantFormat.QDQ,
-    op_types_to_quantize: Sequence[str] | None = None,
-    per_channel: bool = False,
-    reduce_range: bool = False,
-    activation_type: AnyType = QuantType.QInt8,
-    weight_type: AnyType = QuantType.QInt8,
-    nodes_to_quantize: Sequence[str] | None = None,
-    nodes_to_exclude: Sequence[str] | None = None,
-    use_external_data_format: bool = False,
-    calibrate_method: AnyMethod = CalibrationMethod.MinMax,
-    calibration_providers: Sequence[str] | None = None,
-    extra_options: Mapping[str, Any] | None = None,
-    calibration_cache_path: str | os.PathLike[str] | None = None,
-) -> None:
+@_arguments_of(StaticQuantConfig, _STATIC_ORDER)
+def quantize_static(model_input: ModelInput, model_output: str | os.PathLike[str], **options: Any) -> None:
     """Quantize a model with scales from calibration data.
 
     Args:
         model_input: The float model: a path or an ``onnx.ModelProto``.
         model_output: Path of the result.
-        calibration_data_reader: An object with ``get_next()``; None uses one random sample, with a warning.
-        quant_format: The format.
-        op_types_to_quantize: Quantize only these operator types; None for all that have a rule.
-        per_channel: One weight scale per channel.
-        reduce_range: Use one bit less for weights.
-        activation_type: Type of activations.
-        weight_type: Type of weights.
-        nodes_to_quantize: Quantize only these nodes.
-        nodes_to_exclude: Do not quantize these nodes.
-        use_external_data_format: Store weights outside the model file.
-        calibrate_method: The calibration method.
-        calibration_providers: onnxruntime's execution providers for calibration.
-        extra_options: Further options by name, see docs/reference/options.md.
-        calibration_cache_path: File in which ranges are kept, in the format of onnxruntime's `save_tensors_data`.
+        **options: The fields of `StaticQuantConfig`.
 
     Raises:
         UserError: The model, the data or an argument cannot be used; the message says why.
     """
-    weight_type = own_type(weight_type)
+    static = StaticQuantConfig(**options)
+    settings = _common_fields(static)
     # onnxruntime's own members compare unequal to ours.
-    if _name(quant_format) == "QOperator" and "QFLOAT8E4M3FN" in (_name(own_type(activation_type)), _name(weight_type)):
+    types = (_name(own_type(static.activation_type)), _name(settings["weight_type"]))
+    if _name(static.quant_format) == "QOperator" and "QFLOAT8E4M3FN" in types:
         _LOG.warning("Q/DQ pairs are written: there are no operators on 8-bit floats")
-        quant_format = QuantFormat.QDQ
-    if per_channel and (_name(quant_format), _name(weight_type)) == ("QOperator", "QUInt8"):
+        static = replace(static, quant_format=QuantFormat.QDQ)
+    if static.per_channel and (_name(static.quant_format), types[1]) == ("QOperator", "QUInt8"):
         _LOG.warning("weights are int8: integer convolutions have one zero point for all channels")
-        weight_type = QuantType.QInt8
+        settings["weight_type"] = QuantType.QInt8
+    extra_options = static.extra_options or {}
     config = QuantizationConfig(
-        calibrate_method=calibrate_method,
-        quant_format=quant_format,
-        activation_type=own_type(activation_type),
-        weight_type=weight_type,
-        op_types_to_quantize=list(op_types_to_quantize or ()),
-        extra_op_types_to_quantize=_extra(op_types_to_quantize),
-        nodes_to_quantize=list(nodes_to_quantize or ()),
-        nodes_to_exclude=list(nodes_to_exclude or ()),
-        execution_providers=list(calibration_providers or ["CPUExecutionProvider"]),
-        per_channel=per_channel,
-        reduce_range=reduce_range,
-        use_external_data_format=use_external_data_format,
-        include_sq=bool((extra_options or {}).get("SmoothQuant")),
-        extra_options=own_options(extra_options, calibrate_method),
+        **settings,
+        calibrate_method=static.calibrate_method,
+        quant_format=static.quant_format,
+        activation_type=own_type(static.activation_type),
+        extra_op_types_to_quantize=_extra(static.op_types_to_quantize),
+        execution_providers=list(static.calibration_providers or ["CPUExecutionProvider"]),
+        include_sq=bool(extra_options.get("SmoothQuant")),
+        extra_options=own_options(extra_options, static.calibrate_method),
     )
-    keeps = bool((extra_options or {}).get("QDQKeepRemovableActivations"))
-    cache = None if calibration_cache_path is None else Path(calibration_cache_path)
-    _run(config, model_input, Path(model_output), calibration_data_reader, cache, keeps_bounds=keeps)
+    keeps = bool(extra_options.get("QDQKeepRemovableActivations"))
+    cache = None if static.calibration_cache_path is None else Path(static.calibration_cache_path)
+    _run(config, model_input, Path(model_output), static.calibration_data_reader, cache, keeps_bounds=keeps)
 
 
 @known_keywords("quantry.ort.quantize_dynamic")
-def quantize_dynamic(  # noqa: PLR0913, PLR0917 - onnxruntime's arguments
-    model_input: ModelInput,
-    model_output: str | os.PathLike[str],
-    op_types_to_quantize: Sequence[str] | None = None,
-    per_channel: bool = False,
-    reduce_range: bool = False,
-    weight_type: AnyType = QuantType.QInt8,
-    nodes_to_quantize: Sequence[str] | None = None,
-    nodes_to_exclude: Sequence[str] | None = None,
-    use_external_data_format: bool = False,
-    extra_options: Mapping[str, Any] | None = None,
-) -> None:
+@_arguments_of(DynamicQuantConfig, _DYNAMIC_ORDER)
+def quantize_dynamic(model_input: ModelInput, model_output: str | os.PathLike[str], **options: Any) -> None:
     """Quantize the weights of a model; activations are quantized at run time, so no data is needed.
 
     Args:
         model_input: The float model: a path or an ``onnx.ModelProto``.
         model_output: Path of the result.
-        op_types_to_quantize: Quantize only these operator types.
-        per_channel: One weight scale per channel.
-        reduce_range: Use one bit less for weights.
-        weight_type: Type of weights.
-        nodes_to_quantize: Quantize only these nodes.
-        nodes_to_exclude: Do not quantize these nodes.
-        use_external_data_format: Store weights outside the model file.
-        extra_options: Further options by name, see docs/reference/options.md.
+        **options: The fields of `DynamicQuantConfig`.
 
     Raises:
         UserError: The model or an argument cannot be used; the message says why.
     """
+    dynamic = DynamicQuantConfig(**options)
+    everything = dynamic.op_types_to_quantize is None
     config = QuantizationConfig(
-        weight_type=own_type(weight_type),
-        op_types_to_quantize=list(op_types_to_quantize or ()),
-        nodes_to_quantize=list(nodes_to_quantize or ()),
-        nodes_to_exclude=list(nodes_to_exclude or ()),
-        per_channel=per_channel,
-        reduce_range=reduce_range,
-        use_external_data_format=use_external_data_format,
+        **_common_fields(dynamic),
         use_dynamic_quant=True,
-        extra_op_types_to_quantize=["Attention", "EmbedLayerNormalization"] if op_types_to_quantize is None else [],
-        extra_options=own_options(extra_options),
+        extra_op_types_to_quantize=["Attention", "EmbedLayerNormalization"] if everything else [],
+        extra_options=own_options(dynamic.extra_options),
     )
     _run(config, model_input, Path(model_output))
+
+
+def _common_fields(config: StaticQuantConfig | DynamicQuantConfig) -> dict[str, Any]:
+    """Return the fields of `QuantizationConfig` that both classes have."""
+    names = ("op_types_to_quantize", "nodes_to_quantize", "nodes_to_exclude")
+    switches = ("per_channel", "reduce_range", "use_external_data_format")
+    return {
+        "weight_type": own_type(config.weight_type),
+        **{name: list(getattr(config, name) or ()) for name in names},
+        **{name: getattr(config, name) for name in switches},
+    }
 
 
 @known_keywords("quantry.ort.quantize")
@@ -261,7 +252,7 @@ def _run(
 ) -> None:
     """Quantize a model; what onnxruntime accepts and quantry's pipeline does not is brought into its form first."""
     original = model if isinstance(model, onnx.ModelProto) else onnx.load(model, load_external_data=False)
-    config = replace(config, nodes_to_exclude=_known(config.nodes_to_exclude, original))
+    config = replace(config, nodes_to_exclude=_existing(config.nodes_to_exclude, original))
     stored = unquantized(model) if is_partly_quantized(original) else None
     half = is_half(original)
     if half:
@@ -306,11 +297,10 @@ def _placed_as_in_onnxruntime(job: Job) -> Job:
     return replace(job, recipe=replace(job.recipe, plan=plan))
 
 
-def _known(names: Sequence[str], model: onnx.ModelProto) -> list[str]:
+def _existing(names: Sequence[str], model: onnx.ModelProto) -> list[str]:
     """Return the names of nodes that a model has; onnxruntime ignores others."""
-    known = {name for node in model.graph.node for name in (node.name, *node.output)}
-    found = [name for name in names if name in known]
+    nodes = {name for node in model.graph.node for name in (node.name, *node.output)}
     for name in names:
-        if name not in known:
+        if name not in nodes:
             _LOG.warning("nodes_to_exclude has %r, which is no node of the model", name)
-    return found
+    return [name for name in names if name in nodes]

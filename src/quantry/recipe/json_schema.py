@@ -30,7 +30,7 @@ class TypeSchemas:
         """
         origin, members = typing.get_origin(annotation), typing.get_args(annotation)
         if origin is Annotated:
-            return {**self.schema(members[0]), **dict(members[1:])}
+            return {**self.schema(members[0]), **plain(dict(members[1:]))}
         if origin in (typing.Union, types.UnionType):
             return self.union(members)
         if origin is tuple:

@@ -10,7 +10,7 @@ import re
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import Field, field, fields
 from numbers import Integral, Real
 from pathlib import Path
@@ -154,17 +154,37 @@ def takes_options(
         cls: The options class.
         other_names: Names that other libraries use for an argument, for hints.
     """
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    options = [one.replace(kind=keyword) for one in parameters_of(cls).values()]
+
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        return known_keywords(where, other_names)(with_parameters(options, field_docs(cls))(function))
+
+    return decorate
+
+
+def parameters_of(cls: Any) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a dataclass by field, with its types; limits, which are for programs, are left out."""
+    hints = typing.get_type_hints(cls)
+    return {name: one.replace(annotation=hints[name]) for name, one in inspect.signature(cls).parameters.items()}
+
+
+def with_parameters(
+    parameters: Iterable[inspect.Parameter], docs: Mapping[str, str]
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Return a decorator of a function whose last argument is ``**options``: it names them in signature and docstring.
+
+    Args:
+        parameters: The arguments in place of ``**options``, in their order in a call.
+        docs: What each means.
+    """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
         signature = inspect.signature(function)
         own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        hints = typing.get_type_hints(cls)  # without the limits, which are for programs
-        defaults = inspect.signature(cls).parameters.values()
-        added = [one.replace(kind=keyword, annotation=hints[one.name]) for one in defaults]
-        function.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
-        function.__doc__ = "\n".join(_documented(inspect.cleandoc(function.__doc__ or ""), field_docs(cls)))
-        return known_keywords(where, other_names)(function)
+        function.__signature__ = signature.replace(parameters=[*own, *parameters])  # type: ignore[attr-defined]
+        function.__doc__ = "\n".join(_documented(inspect.cleandoc(function.__doc__ or ""), docs))
+        return function
 
     return decorate
 

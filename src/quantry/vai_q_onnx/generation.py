@@ -24,48 +24,16 @@ FORMATS = {"1.14": VitisQuantFormat.FixNeuron, "1.16": QuantFormat.QDQ}
 
 _LOG = logging.getLogger("quantry")
 _LATER_ONLY = (
-    "enable_dpu",
-    "enable_ipu_cnn",
-    "enable_npu_cnn",
-    "enable_ipu_transformer",
-    "enable_npu_transformer",
-    "extra_op_types_to_quantize",
-    "include_cle",
-    "include_sq",
-    "include_fast_ft",
-    "convert_fp16_to_fp32",
-    "fp16_fp32_convert",
-    "convert_nchw_to_nhwc",
-    "debug_mode",
-    "print_summary",
-    "random_data_reader_input_shape",
+    *("enable_dpu", "enable_ipu_cnn", "enable_npu_cnn", "enable_ipu_transformer", "enable_npu_transformer"),
+    *("extra_op_types_to_quantize", "include_cle", "include_sq", "include_fast_ft", "convert_fp16_to_fp32"),
+    *("fp16_fp32_convert", "convert_nchw_to_nhwc", "debug_mode", "print_summary", "random_data_reader_input_shape"),
 )
 _LATER_ORDER = (
-    "model_input",
-    "model_output",
-    "calibration_data_reader",
-    "quant_format",
-    "input_nodes",
-    "output_nodes",
-    "op_types_to_quantize",
-    "random_data_reader_input_shape",
-    "per_channel",
-    "reduce_range",
-    "activation_type",
-    "weight_type",
-    "nodes_to_quantize",
-    "nodes_to_exclude",
-    "optimize_model",
-    "use_external_data_format",
-    "calibrate_method",
-    "execution_providers",
-    "enable_dpu",
-    "fp16_fp32_convert",
-    "convert_nchw_to_nhwc",
-    "debug_mode",
-    "include_cle",
-    "extra_options",
-    "print_summary",
+    *("model_input", "model_output", "calibration_data_reader", "quant_format", "input_nodes", "output_nodes"),
+    *("op_types_to_quantize", "random_data_reader_input_shape", "per_channel", "reduce_range", "activation_type"),
+    *("weight_type", "nodes_to_quantize", "nodes_to_exclude", "optimize_model", "use_external_data_format"),
+    *("calibrate_method", "execution_providers", "enable_dpu", "fp16_fp32_convert", "convert_nchw_to_nhwc"),
+    *("debug_mode", "include_cle", "extra_options", "print_summary"),
 )
 
 _P = ParamSpec("_P")
@@ -85,64 +53,55 @@ def by_generation(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @functools.wraps(function)
     def read(*arguments: _P.args, **keywords: _P.kwargs) -> _R:
-        given = _given(signature, arguments, keywords)
-        if "quant_format" not in given:
-            given["quant_format"] = _default_format(given)
-        return function(**given)  # type: ignore[call-arg]
+        bound = _bound(signature, arguments, keywords)
+        if "quant_format" not in bound:
+            bound["quant_format"] = _default_format(bound)
+        return function(**bound)  # type: ignore[call-arg]
 
     return read
 
 
-def _given(signature: inspect.Signature, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:
+def _bound(signature: inspect.Signature, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a call by name. The eighth is a switch in version 1.14 and a shape in the later one."""
     place = _LATER_ORDER.index("random_data_reader_input_shape")
     if len(arguments) > place and not isinstance(arguments[place], bool):
-        signature = inspect.Signature(
-            [signature.parameters[name].replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in _LATER_ORDER]
-            + [
-                signature.parameters[name].replace(kind=inspect.Parameter.KEYWORD_ONLY)
-                for name in signature.parameters
-                if name not in _LATER_ORDER
-            ]
-        )
+        parameters, by_name = signature.parameters, inspect.Parameter.KEYWORD_ONLY
+        by_position = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        first = [parameters[name].replace(kind=by_position) for name in _LATER_ORDER]
+        rest = [entry.replace(kind=by_name) for name, entry in parameters.items() if name not in _LATER_ORDER]
+        signature = inspect.Signature([*first, *rest])
     return dict(signature.bind(*arguments, **keywords).arguments)
 
 
-def _default_format(given: Mapping[str, Any]) -> Any:
-    chosen = os.environ.get(SWITCH)
-    if chosen is not None:
-        if chosen not in FORMATS:
-            raise RecipeError(f"{SWITCH} must be {' or '.join(FORMATS)}, got {chosen!r} in the environment")
-        reason = f"{SWITCH}={chosen}"
+def _default_format(arguments: Mapping[str, Any]) -> Any:
+    version = os.environ.get(SWITCH)
+    if version is not None:
+        if version not in FORMATS:
+            raise RecipeError(f"{SWITCH} must be {' or '.join(FORMATS)}, got {version!r} in the environment")
+        reason = f"{SWITCH}={version}"
     else:
-        reason = _later(given)
-        chosen = "1.16" if reason else "1.14"
+        reason = _later(arguments)
+        version = "1.16" if reason else "1.14"
         reason = reason or "nothing in the call is of a later version"
-    other = "1.14" if chosen == "1.16" else "1.16"
+    alternative = "1.14" if version == "1.16" else "1.16"
     _LOG.warning(
-        "vai_q_onnx.quantize_static has no quant_format: read as version %s, which writes %s (%s). For version %s (%s) "
-        "set %s=%s, or give quant_format",
-        chosen,
-        FORMATS[chosen],
-        reason,
-        other,
-        FORMATS[other],
-        SWITCH,
-        other,
+        f"vai_q_onnx.quantize_static has no quant_format: read as version {version}, which writes {FORMATS[version]} "
+        f"({reason}). For version {alternative} ({FORMATS[alternative]}) set {SWITCH}={alternative}, or give "
+        "quant_format"
     )
-    return FORMATS[chosen]
+    return FORMATS[version]
 
 
-def _later(given: Mapping[str, Any]) -> str:
+def _later(arguments: Mapping[str, Any]) -> str:
     """Return why a call is of the later version; empty if it is not."""
     for name in _LATER_ONLY:
-        if name in given:
+        if name in arguments:
             return f"{name} is an argument of that version"
-    method = given.get("calibrate_method")
+    method = arguments.get("calibrate_method")
     if type(method).__name__ in ("CalibrationMethod", "LayerWiseMethod", "ExtendedCalibrationMethod"):
         return f"{method} has float scales"
     for name in ("activation_type", "weight_type"):
-        kind = given.get(name)
+        kind = arguments.get(name)
         if getattr(kind, "name", "").startswith("QU"):
             return f"{name}={kind} is unsigned"
     return ""

@@ -1,60 +1,74 @@
-"""`quantize_static` with vai_q_onnx's signature."""
+"""`quantize_static` with vai_q_onnx's signature, which is made from the fields of `QuantizationConfig`."""
 
+import inspect
 import logging
 import os
-from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
 from quantry.errors import RecipeError, known_keywords
 from quantry.onnx.config import QuantizationConfig
-from quantry.onnx.enums import AnyFormat, AnyMethod, AnyType, PowerOfTwoMethod, QuantType, VitisQuantFormat
+from quantry.onnx.enums import PowerOfTwoMethod, VitisQuantFormat
 from quantry.onnx.quantizer import ModelInput, run_job
 from quantry.onnx.translate import checked_options, translate
 from quantry.recipe import VitisDialect
+from quantry.recipe.checked import field_docs
+from quantry.recipe.option_fields import parameters_of, with_parameters
 from quantry.vai_q_onnx.generation import by_generation
 
 _LOG = logging.getLogger("quantry")
 
+_BY_POSITION = (
+    *("quant_format", "input_nodes", "output_nodes", "op_types_to_quantize", "per_channel", "reduce_range"),
+    *("activation_type", "weight_type", "nodes_to_quantize", "nodes_to_exclude", "optimize_model"),
+    *("use_external_data_format", "calibrate_method", "execution_providers", "use_dpu", "extra_options"),
+)
+_BY_NAME = (
+    *("enable_dpu", "enable_ipu_cnn", "enable_npu_cnn", "enable_ipu_transformer", "enable_npu_transformer"),
+    *("extra_op_types_to_quantize", "include_cle", "include_sq", "include_fast_ft", "convert_fp16_to_fp32"),
+    *("convert_nchw_to_nhwc", "print_summary", "random_data_reader_input_shape", "fp16_fp32_convert", "debug_mode"),
+)
+_OTHER_NAMES = {
+    "use_dpu": "enable_npu_cnn",
+    "enable_dpu": "enable_npu_cnn",
+    "enable_ipu_cnn": "enable_npu_cnn",
+    "enable_ipu_transformer": "enable_npu_transformer",
+    "fp16_fp32_convert": "convert_fp16_to_fp32",
+}
+"""Names of one switch in several versions of vai_q_onnx, to the field of `QuantizationConfig`."""
+
+_DEFAULTS = {"quant_format": VitisQuantFormat.FixNeuron, "calibrate_method": PowerOfTwoMethod.MinMSE}
+_SHAPE = "random_data_reader_input_shape"
+_DOCS = {
+    **field_docs(QuantizationConfig),
+    **{name: f"As ``{field}``." for name, field in _OTHER_NAMES.items()},
+    "quant_format": "The format. Without it, FixNeuron as in version 1.14, or `QuantFormat.QDQ` for a call of a later "
+    "version.",
+    _SHAPE: "Shapes of random data if there is no reader: one shape, a list of shapes in the order of the inputs, or a "
+    "dict of them by input.",
+}
+
+
+def _parameter(name: str, kind: Any) -> inspect.Parameter:
+    if name == _SHAPE:
+        return inspect.Parameter(name, kind, default=None)
+    field = parameters_of(QuantizationConfig)[_OTHER_NAMES.get(name, name)]
+    # A field that holds a list is made by a function.
+    default = _DEFAULTS.get(name, getattr(QuantizationConfig(), field.name))
+    return inspect.Parameter(name, kind, default=default, annotation=field.annotation)
+
+
+_PARAMETERS = (
+    *(_parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in _BY_POSITION),
+    *(_parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in _BY_NAME),
+)
+
 
 @known_keywords("vai_q_onnx.quantize_static", {"calibration_dataset": "calibration_data_reader"})
 @by_generation
-def quantize_static(  # noqa: PLR0913, PLR0917 - vai_q_onnx's arguments
-    model_input: ModelInput,
-    model_output: str | os.PathLike[str],
-    calibration_data_reader: Any = None,
-    quant_format: AnyFormat = VitisQuantFormat.FixNeuron,
-    input_nodes: Sequence[str] = (),
-    output_nodes: Sequence[str] = (),
-    op_types_to_quantize: Sequence[str] = (),
-    per_channel: bool = False,
-    reduce_range: bool = False,
-    activation_type: AnyType = QuantType.QInt8,
-    weight_type: AnyType = QuantType.QInt8,
-    nodes_to_quantize: Sequence[str] = (),
-    nodes_to_exclude: Sequence[str] = (),
-    optimize_model: bool = True,
-    use_external_data_format: bool = False,
-    calibrate_method: AnyMethod = PowerOfTwoMethod.MinMSE,
-    execution_providers: Sequence[str] = ("CPUExecutionProvider",),
-    use_dpu: bool = False,
-    extra_options: Mapping[str, Any] | None = None,
-    *,
-    enable_dpu: bool = False,
-    enable_ipu_cnn: bool = False,
-    enable_npu_cnn: bool = False,
-    enable_ipu_transformer: bool = False,
-    enable_npu_transformer: bool = False,
-    extra_op_types_to_quantize: Sequence[str] = (),
-    include_cle: bool = False,
-    include_sq: bool = False,
-    include_fast_ft: bool = False,
-    convert_fp16_to_fp32: bool = False,
-    convert_nchw_to_nhwc: bool = False,
-    print_summary: bool = True,
-    random_data_reader_input_shape: Any = None,
-    fp16_fp32_convert: bool = False,
-    debug_mode: bool = False,
+@with_parameters(_PARAMETERS, {parameter.name: _DOCS[parameter.name] for parameter in _PARAMETERS})
+def quantize_static(
+    model_input: ModelInput, model_output: str | os.PathLike[str], calibration_data_reader: Any = None, **options: Any
 ) -> None:
     """Quantize a model with scales from calibration data.
 
@@ -68,39 +82,7 @@ def quantize_static(  # noqa: PLR0913, PLR0917 - vai_q_onnx's arguments
         model_input: The float model: a path or an ``onnx.ModelProto``.
         model_output: Path of the result.
         calibration_data_reader: An object with ``get_next()``; None uses one random sample, with a warning.
-        quant_format: The format. Without it, FixNeuron as in version 1.14, or `QuantFormat.QDQ` for a call of a later
-            version.
-        input_nodes: Nodes before these stay float.
-        output_nodes: Nodes after these stay float.
-        op_types_to_quantize: Quantize only these operator types.
-        per_channel: One weight scale per channel.
-        reduce_range: Use one bit less for weights.
-        activation_type: Type of activations.
-        weight_type: Type of weights.
-        nodes_to_quantize: Quantize only these nodes.
-        nodes_to_exclude: Do not quantize these nodes.
-        optimize_model: Fold BatchNormalization.
-        use_external_data_format: Store weights outside the model file.
-        calibrate_method: The calibration method.
-        execution_providers: onnxruntime's execution providers for calibration.
-        use_dpu: Apply the rules of AMD's integer NPU; four versions of vai_q_onnx have four names for it.
-        extra_options: Further options by name, see docs/reference/options.md.
-        enable_dpu: As ``use_dpu``.
-        enable_ipu_cnn: As ``use_dpu``.
-        enable_npu_cnn: As ``use_dpu``.
-        enable_ipu_transformer: Quantize only MatMul and Gemm with a constant operand.
-        enable_npu_transformer: As ``enable_ipu_transformer``.
-        extra_op_types_to_quantize: Also quantize these operator types.
-        include_cle: Cross-layer equalization.
-        include_sq: SmoothQuant.
-        include_fast_ft: AdaRound or AdaQuant.
-        convert_fp16_to_fp32: Convert a float16 model first.
-        convert_nchw_to_nhwc: Change the model's inputs to channels-last.
-        print_summary: Log a summary of the result.
-        random_data_reader_input_shape: Shapes of random data if there is no reader: one shape, a list of shapes in the
-            order of the inputs, or a dict of them by input.
-        fp16_fp32_convert: As ``convert_fp16_to_fp32``.
-        debug_mode: Log every step.
+        **options: All other arguments.
 
     Raises:
         UserError: The model, the data or an argument cannot be used; the message says why.
@@ -108,36 +90,17 @@ def quantize_static(  # noqa: PLR0913, PLR0917 - vai_q_onnx's arguments
     # Unlike in quantry.onnx, the function of vai_q_onnx always writes a file.
     if model_output is None:
         raise RecipeError("model_output must be a path, got None in vai_q_onnx.quantize_static")
-    options = checked_options(extra_options)
-    if random_data_reader_input_shape:
-        options["RandomDataReaderInputShape"] = random_data_reader_input_shape
-    config = QuantizationConfig(
-        calibrate_method=calibrate_method,
-        quant_format=quant_format,
-        activation_type=activation_type,
-        weight_type=weight_type,
-        input_nodes=_listed(input_nodes),
-        output_nodes=_listed(output_nodes),
-        op_types_to_quantize=_listed(op_types_to_quantize),
-        extra_op_types_to_quantize=_listed(extra_op_types_to_quantize),
-        nodes_to_quantize=_listed(nodes_to_quantize),
-        nodes_to_exclude=_listed(nodes_to_exclude),
-        execution_providers=_listed(execution_providers),
-        per_channel=per_channel,
-        reduce_range=reduce_range,
-        optimize_model=optimize_model,
-        use_external_data_format=use_external_data_format,
-        convert_fp16_to_fp32=convert_fp16_to_fp32 or fp16_fp32_convert,
-        convert_nchw_to_nhwc=convert_nchw_to_nhwc,
-        include_cle=include_cle,
-        include_sq=include_sq,
-        include_fast_ft=include_fast_ft,
-        enable_npu_cnn=use_dpu or enable_dpu or enable_ipu_cnn or enable_npu_cnn,
-        enable_npu_transformer=enable_ipu_transformer or enable_npu_transformer,
-        debug_mode=debug_mode,
-        print_summary=print_summary,
-        extra_options=options,
-    )
+    shape = options.pop(_SHAPE, None)
+    extra_options = checked_options(options.pop("extra_options", None))
+    for name, field in _OTHER_NAMES.items():
+        options[field] = options.pop(name, False) or options.get(field, False)
+    # Anything that is no sequence stays as it is, so that the error names the field.
+    fields: dict[str, Any] = {
+        name: list(value) if isinstance(value, tuple) else value for name, value in {**_DEFAULTS, **options}.items()
+    }
+    if shape:
+        extra_options["RandomDataReaderInputShape"] = shape
+    config = QuantizationConfig(**fields, extra_options=extra_options)
     config.enable_npu_cnn = _has_npu_rules(config)
     run_job(translate(config, VitisDialect.VAI), model_input, model_output, calibration_data_reader)
 
@@ -156,8 +119,3 @@ def _has_npu_rules(config: QuantizationConfig) -> bool:
         return True
     _LOG.warning("enable_dpu has no effect with %s: AMD's integer NPU needs %s", reason, needed)
     return False
-
-
-def _listed(names: Sequence[str]) -> Any:
-    """Return names as a list; anything else stays as it is, so that the error names the field."""
-    return list(names) if isinstance(names, list | tuple) else names
