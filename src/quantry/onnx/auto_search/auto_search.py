@@ -6,19 +6,15 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from math import inf
 from pathlib import Path
 from typing import Any
 
 import onnx
 
-from quantry.autosearch import SearchOptions, SearchResult, Space, Trial, run_search
-from quantry.data.calibration_data import CalibrationData
-from quantry.data.open_data import calibration_data
+from quantry.autosearch import SearchOptions, SearchResult, Space, Trial, run_search, run_two_stage
 from quantry.errors import DataError, RecipeError, nearest_spelling
 from quantry.files import read_regular, write_file
-from quantry.graph.float_model import input_signatures
-from quantry.graph.load import model_source, read_model
+from quantry.graph.load import read_model
 from quantry.graph.save import write_model
 from quantry.onnx.auto_search.config import Settings, device_names
 from quantry.onnx.auto_search.configuration import (
@@ -33,8 +29,9 @@ from quantry.onnx.auto_search.configuration import (
     nested,
     starting_config,
 )
-from quantry.onnx.auto_search.evaluators import metric_evaluator, user_evaluator
+from quantry.onnx.auto_search.evaluators import SearchInputs, UserEvaluator, metric_name
 from quantry.onnx.auto_search.search_space import SearchSpace, finetune_space
+from quantry.recipe import Recipe
 
 _LOG = logging.getLogger("quantry")
 
@@ -163,54 +160,44 @@ class AutoSearch:
         return SearchSpace(self.settings.search_space, self._maker.base)
 
     def _run(self, space: Space, options: SearchOptions) -> SearchResult:
-        data, evaluation = self._data()
         options.output_dir.mkdir(parents=True, exist_ok=True)
-        evaluator = self._evaluator(data, evaluation)
-        # One store for both stages of a two-stage search.
-        cache = self.settings.search_cache_dir
-        store = Path(self.settings.search_output_dir if cache is None else cache) / "store"
-        self.result = run_search(self._model_path(), data, evaluator, space, options, store)
+        inputs = self._inputs
+        self.result = run_search(inputs.model, inputs.calibration, self._evaluator(), space, options, self._store)
         return self.result
 
-    def _evaluator(self, calibration: CalibrationData, evaluation: CalibrationData) -> Any:
-        function = self.settings.search_evaluator
-        if function is None:
-            return metric_evaluator(self._model_path(), evaluation, self.settings.search_metric)
-        offered = {
-            "model_input": str(self._model_path()),
-            "config": self.config,
-            "auto_search_config": self.auto_search_config,
-            "eval_dataloader": evaluation,
-            "calibration_data_reader": calibration,
-            "cache_dir": self.settings.search_cache_dir,
-            "output_dir": str(self.settings.search_output_dir),
-        }
-        return user_evaluator(function, offered)
-
     @property
-    def _metric(self) -> str:
-        function = self.settings.search_evaluator
-        return self.settings.search_metric if function is None else getattr(function, "__name__", "evaluator")
+    def _store(self) -> Path:
+        cache = self.settings.search_cache_dir
+        return Path(self.settings.search_output_dir if cache is None else cache) / "store"
 
-    def _data(self) -> tuple[CalibrationData, CalibrationData]:
-        """Return calibration and evaluation data; they are opened once, because a reader can only be read once."""
+    @cached_property
+    def _inputs(self) -> SearchInputs:
         reader, path = self.calibration_data_reader, self.calibration_data_path
         if reader is not None and path is not None:
             raise DataError("calibration data must come from one source, got calibration_data_reader and _path")
-        if not hasattr(self, "_opened"):
-            inputs = input_signatures(model_source(self.model_input).load())
-            calibration = calibration_data(reader if path is None else path, inputs)
-            given = self.eval_dataloader
-            self._opened = (calibration, calibration if given is None else calibration_data(given, inputs))
-        return self._opened
+        data = reader if path is None else path
+        return SearchInputs.opened(self.model_input, data, self.eval_dataloader, self.settings.search_output_dir)
 
-    def _model_path(self) -> Path:
-        if isinstance(self.model_input, str | Path):
-            return Path(self.model_input)
-        path = Path(self.settings.search_output_dir) / "float.onnx"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_model(model_source(self.model_input).load(), path)
-        return path
+    def _evaluator(self) -> Any:
+        function, inputs = self.settings.search_evaluator, self._inputs
+        if function is None:
+            return inputs.metric_evaluator(self.settings.search_metric)
+        if hasattr(function, "fingerprint") and hasattr(function, "direction"):
+            return function  # an evaluator already, such as ours
+        keywords = {
+            "model_input": str(inputs.model),
+            "config": self.config,
+            "auto_search_config": self.auto_search_config,
+            "eval_dataloader": inputs.evaluation,
+            "calibration_data_reader": inputs.calibration,
+            "cache_dir": self.settings.search_cache_dir,
+            "output_dir": str(self.settings.search_output_dir),
+        }
+        return UserEvaluator(function, keywords)
+
+    @property
+    def _metric(self) -> str:
+        return metric_name(self.settings.search_evaluator, self.settings.search_metric)
 
     def _describe(self, trial: Trial) -> tuple[int | None, Mapping[str, Any]]:
         if INDEX in trial.assignment:
@@ -225,35 +212,28 @@ class AutoSearch:
         """Search calibration without finetuning, then finetuning of the best calibration, both without limits."""
         output = Path(self.settings.search_output_dir)
         options = replace(self.settings.options().without_limits(), sampler="grid", racing=False)
-        everything = self.all_configs
-        first = calibration_stage(everything)
-        calibrated = self._run(
-            list_space(self._maker, first, "calibration"),
-            replace(options, output_dir=output / "calibration"),
+        first = calibration_stage(self.all_configs)
+        second: list[Configuration] = []
+
+        def finetuning(best: Recipe) -> Space:
+            configuration = next(entry for entry in first if self._maker(entry) == best)
+            second.extend(finetuning_stage(configuration, self.all_configs))
+            return list_space(self._maker, second, "finetuning")
+
+        inputs, calibration = self._inputs, list_space(self._maker, first, "calibration")
+        stages = run_two_stage(
+            inputs.model, inputs.calibration, self._evaluator(), (calibration, finetuning), options, self._store
         )
-        if calibrated.best is None:
-            raise RecipeError(f"every calibration of two_stage_search failed: {'; '.join(calibrated.notes)}")
-        second = finetuning_stage(first[index_of(calibrated.best.assignment)], everything)
-        tuned = self._run(
-            list_space(self._maker, second, "finetuning"),
-            replace(options, output_dir=output / "finetuning"),
-        )
-        self.stages = (calibrated, tuned)
-        result, configurations = self._better((calibrated, first), (tuned, second))
-        self.result = result
+        self.stages = (stages.calibration, stages.finetuning)
+        self.result = result = stages.best
         assert result.best is not None
-        index = index_of(result.best.assignment)
-        found = candidate(result.best, result, index, configurations[index], self._metric)
         assert result.best_model is not None
+        index = index_of(result.best.assignment)
+        configurations = first if result is stages.calibration else second
         write_model(read_model(result.best_model), output / "best.onnx")
         write_file(output / "recipe.yaml", read_regular(result.output_dir / "recipe.yaml"))
-        return [found | {"model_path": str(output / "best.onnx"), "stage": result.output_dir.name}]
-
-    @staticmethod
-    def _better(*stages: tuple[SearchResult, list[Configuration]]) -> tuple[SearchResult, list[Configuration]]:
-        """Return the stage with the best model; the first if finetuning did not help."""
-        drops = [inf if result.best is None else (result.best.drop or 0.0) for result, _ in stages]
-        return stages[drops.index(min(drops))]
+        entry = candidate(result.best, result, index, configurations[index], self._metric)
+        return [entry | {"model_path": str(output / "best.onnx"), "stage": result.output_dir.name}]
 
     def _search_finetuning(self) -> list[Candidate]:
         """Search iterations and learning rate of finetuning as numbers, in one study."""

@@ -1,4 +1,4 @@
-"""Evaluators under AMD Quark's conventions: a user's function with keywords, or a built-in metric."""
+"""What a search under AMD Quark's names runs on, and its evaluators: a user's function, or a built-in metric."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -8,9 +8,13 @@ from typing import Any
 
 from quantry.autosearch import function_digest
 from quantry.data.calibration_data import CalibrationData
+from quantry.data.open_data import calibration_data
 from quantry.data.sample_cache import SampleCache
 from quantry.errors import require_choice
 from quantry.evaluate.tasks import OutputDistance
+from quantry.graph.float_model import input_signatures
+from quantry.graph.load import model_source
+from quantry.graph.save import write_model
 
 
 @dataclass(frozen=True)
@@ -60,19 +64,48 @@ class UserEvaluator:
         }
 
 
-def user_evaluator(function: Callable[..., Any], keywords: Mapping[str, Any]) -> Any:
-    """Return the evaluator of a user's function; objects that are evaluators already, such as ours, are returned."""
-    if hasattr(function, "fingerprint") and hasattr(function, "direction"):
-        return function
-    return UserEvaluator(function, keywords)
+@dataclass(frozen=True)
+class SearchInputs:
+    """What a search runs on.
 
-
-def metric_evaluator(model: Path, data: CalibrationData, metric: str) -> OutputDistance:
-    """Return the evaluator that compares outputs with those of the float model.
-
-    Args:
-        model: The float model.
-        data: Samples to run both models on.
-        metric: L2, L1, cos, psnr, ssim or sqnr.
+    Attributes:
+        model: The float model's file.
+        calibration: Samples to calibrate on.
+        evaluation: Samples to evaluate on.
     """
-    return OutputDistance(model, SampleCache(data), metric)
+
+    model: Path
+    calibration: CalibrationData
+    evaluation: CalibrationData
+
+    @classmethod
+    def opened(cls, model: Any, calibration: Any, evaluation: Any, folder: str | Path) -> "SearchInputs":
+        """Open a model and its data, each once, because a reader can only be read once.
+
+        Args:
+            model: A path or a model, which is then written to the folder.
+            calibration: Calibration data.
+            evaluation: Evaluation data; None takes the calibration data.
+            folder: The output directory.
+        """
+        source = model_source(model)
+        path = Path(model) if isinstance(model, str | Path) else Path(folder) / "float.onnx"
+        if not isinstance(model, str | Path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_model(source.load(), path)
+        inputs = input_signatures(source.load())
+        data = calibration_data(calibration, inputs)
+        return cls(path, data, data if evaluation is None else calibration_data(evaluation, inputs))
+
+    def metric_evaluator(self, metric: str) -> OutputDistance:
+        """Return the evaluator that compares outputs with those of the float model.
+
+        Args:
+            metric: L2, L1, cos, psnr, ssim or sqnr.
+        """
+        return OutputDistance(self.model, SampleCache(self.evaluation), metric)
+
+
+def metric_name(evaluator: Callable[..., Any] | None, metric: str) -> str:
+    """Return the name of the score: that of the user's function if there is one."""
+    return metric if evaluator is None else getattr(evaluator, "__name__", "evaluator")

@@ -9,23 +9,15 @@ from typing import Any
 
 from quantry.autosearch import (
     Assignment,
-    Choice,
-    IntRange,
     Parameter,
     SearchResult,
     Space,
-    Uniform,
     run_search,
     run_two_stage,
 )
-from quantry.data.calibration_data import CalibrationData
-from quantry.data.open_data import calibration_data
 from quantry.errors import RecipeError, require_choice, require_known
 from quantry.evaluate import find_metric
 from quantry.files import write_file
-from quantry.graph.float_model import input_signatures
-from quantry.graph.load import model_source
-from quantry.graph.save import write_model
 from quantry.memo import fingerprint
 from quantry.onnx.algorithms import (
     AdaQuantConfig,
@@ -38,9 +30,9 @@ from quantry.onnx.algorithms import (
 )
 from quantry.onnx.auto_search.auto_search import Candidate, candidate, name_best
 from quantry.onnx.auto_search.config import sampler_name, search_options
-from quantry.onnx.auto_search.evaluators import UserEvaluator, metric_evaluator
+from quantry.onnx.auto_search.evaluators import SearchInputs, UserEvaluator, metric_name
 from quantry.onnx.auto_search.predefined_spaces import PRESETS
-from quantry.onnx.auto_search.search_space import range_parameter
+from quantry.onnx.auto_search.search_space import parameter_of
 from quantry.onnx.options import ROWS
 from quantry.onnx.qconfig import QConfig
 from quantry.onnx.specs import SPECS, QLayerConfig, QTensorConfig
@@ -137,14 +129,17 @@ class AutoSearchPro:
         Raises:
             UserError: The model, the data or a setting is invalid.
         """
-        model, data, evaluation = self._subjects()
+        if self.config["model_input"] is None:
+            raise RecipeError("AutoSearchPro needs 'model_input', got none")
+        sources = (self.config[name] for name in ("model_input", "calib_data_reader", "eval_data_reader", "output_dir"))
+        inputs = SearchInputs.opened(*sources)
         options = search_options({**self.config, "study_storage_db": self._storage()})
         options = replace(options, keep_models="best")
-        evaluator = self._evaluator(model, evaluation)
+        subjects = (inputs.model, inputs.calibration, self._evaluator(inputs))
         store = None if self.config["temp_dir"] is None else Path(self.config["temp_dir"]) / "store"
         first = {name: entry for name, entry in self._parameters.items() if name.partition(".")[0] not in FINETUNING}
         if not self.config["two_stage_search"] or len(first) == len(self._parameters):
-            self.result = run_search(model, data, evaluator, self._space(self._parameters, {}), options, store)
+            self.result = run_search(*subjects, self._space(self._parameters, {}), options, store)
             return self._best(self.result, {})
         calibration = self._space(first, {})
         chosen: dict[str, Any] = {}
@@ -153,7 +148,7 @@ class AutoSearchPro:
             chosen.update(next(found for found in calibration.assignments() if calibration.build(found) == best))
             return self._space(_freed(self._parameters, first), chosen)
 
-        stages = run_two_stage(model, data, evaluator, (calibration, second), options, store)
+        stages = run_two_stage(*subjects, (calibration, second), options, store)
         self.result = stages.best
         return self._best(self.result, chosen if self.result is stages.finetuning else {})
 
@@ -181,31 +176,16 @@ class AutoSearchPro:
     def _space(self, parameters: Mapping[str, Any], fixed: Mapping[str, Any]) -> Space:
         return Space(parameters, ProBuild(dict(fixed)), name=f"AutoSearchPro {fingerprint(repr(dict(fixed))).short}")
 
-    def _subjects(self) -> tuple[Path, CalibrationData, CalibrationData]:
-        model = self.config["model_input"]
-        if model is None:
-            raise RecipeError("AutoSearchPro needs 'model_input', got none")
-        source = model_source(model)
-        path = Path(self.config["output_dir"]) / "float.onnx" if not isinstance(model, str | Path) else Path(model)
-        if not isinstance(model, str | Path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_model(source.load(), path)
-        inputs = input_signatures(source.load())
-        data = calibration_data(self.config["calib_data_reader"], inputs)
-        given = self.config["eval_data_reader"]
-        return path, data, data if given is None else calibration_data(given, inputs)
-
-    def _evaluator(self, model: Path, evaluation: CalibrationData) -> Any:
-        function = self.config["search_evaluator"]
+    def _evaluator(self, inputs: SearchInputs) -> Any:
+        function, direction = self.config["search_evaluator"], self.config["direction"]
         if function is None:
-            return metric_evaluator(model, evaluation, self.config["search_metric"])
-        made = UserEvaluator(function, {"eval_data_reader": evaluation, "model_input": str(model)})
-        return made if self.config["direction"] is None else replace(made, override_direction=self.config["direction"])
+            return inputs.metric_evaluator(self.config["search_metric"])
+        keywords = {"eval_data_reader": inputs.evaluation, "model_input": str(inputs.model)}
+        return UserEvaluator(function, keywords, direction)
 
     @property
     def _metric(self) -> str:
-        function = self.config["search_evaluator"]
-        return str(self.config["search_metric"]) if function is None else getattr(function, "__name__", "evaluator")
+        return metric_name(self.config["search_evaluator"], str(self.config["search_metric"]))
 
     def _check_direction(self) -> None:
         direction = self.config["direction"]
@@ -285,15 +265,8 @@ def _conditions(name: str, only_if: Any, space: Mapping[str, Any]) -> dict[str, 
     return dict(only_if)
 
 
-def _leaf(given: Any, name: str, only_if: Mapping[str, Any]) -> Parameter:
-    if isinstance(given, list | tuple):
-        return Choice(tuple(given), only_if)
-    if isinstance(given, Mapping) and "low" in given and "high" in given:
-        found = range_parameter(given, name)
-        if isinstance(found, IntRange):
-            return IntRange(found.low, found.high, found.log, found.step, only_if)
-        return Uniform(found.low, found.high, found.log, found.step, only_if)
-    raise RecipeError(f"search_space[{name!r}] must be a list or a range with low and high, got {given!r}")
+def _leaf(value: Any, name: str, only_if: Mapping[str, Any]) -> Parameter:
+    return replace(parameter_of(value, f"search_space[{name!r}]"), only_if=only_if)
 
 
 @dataclass(frozen=True)

@@ -194,25 +194,34 @@ def _leaves(space: Mapping[str, Any]) -> Iterator[tuple[str, Parameter]]:
     if not isinstance(space, Mapping):
         raise RecipeError(f"a search space must be a dict of lists, got {type(space).__name__}")
     require_known("a search space", space, (*FIELDS, "extra_options"))
-    yield from ((name, _parameter(value, name)) for name, value in space.items() if name != "extra_options")
+    yield from ((name, parameter_of(value, name)) for name, value in space.items() if name != "extra_options")
     options = space.get("extra_options") or {}
     require_known("extra_options of a search space", options, ROWS)
     levels = {name for name, value in options.items() if isinstance(value, Mapping) and not _is_range(value)}
     for name, value in options.items():
         if name not in levels:
-            yield f"extra_options.{name}", _parameter(value, f"extra_options[{name!r}]")
+            yield f"extra_options.{name}", parameter_of(value, f"extra_options[{name!r}]")
     for name in (name for name in options if name in levels):
         if name in NESTED:
             require_known(f"extra_options[{name!r}]", options[name], (row.key for row in NESTED[name]))
         for key, value in options[name].items():
-            yield f"extra_options.{name}.{key}", _parameter(value, f"extra_options[{name!r}][{key!r}]")
+            yield f"extra_options.{name}.{key}", parameter_of(value, f"extra_options[{name!r}][{key!r}]")
 
 
 def _is_range(value: object) -> bool:
     return isinstance(value, Mapping) and "low" in value and "high" in value
 
 
-def _parameter(value: object, where: str) -> Parameter:
+def parameter_of(value: object, where: str) -> Parameter:
+    """Return the parameter that a list of values or a range stands for.
+
+    Args:
+        value: A list, a range such as ``{"type": "float", "low": 1e-6, "high": 1e-4, "log": True}``, or a parameter.
+        where: Its name, for messages.
+
+    Raises:
+        RecipeError: It is none of these.
+    """
     if isinstance(value, Choice | Uniform | IntRange):
         return value
     if isinstance(value, Mapping) and _is_range(value):
