@@ -174,11 +174,11 @@ def nearest_spelling(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {folded[matches[0]]!r}?" if matches else ""
 
 
-def require_choice(where: str, value: object, choices: Iterable[str]) -> None:
+def require_choice(subject: str, value: object, choices: Iterable[str]) -> None:
     """Raise if a value is none of some choices; the message suggests the nearest spelling.
 
     Args:
-        where: What the value is for, for the message.
+        subject: What the value is for, for the message.
         value: The value.
         choices: The values that are allowed.
 
@@ -194,14 +194,14 @@ def require_choice(where: str, value: object, choices: Iterable[str]) -> None:
     choices = list(choices)
     if value not in choices:
         hint = nearest_spelling(str(value), choices)
-        raise RecipeError(f"{where} must be one of {', '.join(choices)}, got {value!r}{hint}")
+        raise RecipeError(f"{subject} must be one of {', '.join(choices)}, got {value!r}{hint}")
 
 
-def require_known(where: str, names: object, known: Iterable[str], must: str = "hold known keys") -> None:
+def require_known(subject: str, names: object, known: Iterable[str], must: str = "hold known keys") -> None:
     """Raise if a dict has other keys than some; the message suggests the nearest spelling.
 
     Args:
-        where: What holds the keys, for the message.
+        subject: What holds the keys, for the message.
         names: The dict, or its keys.
         known: The keys that are allowed.
         must: What must hold, for the message.
@@ -216,20 +216,20 @@ def require_known(where: str, names: object, known: Iterable[str], must: str = "
         quantry.errors.RecipeError: options must hold known keys, got 'sede'; did you mean 'seed'?
     """
     if isinstance(names, str) or not isinstance(names, Iterable):
-        raise RecipeError(f"{where} must be a dict, got {type(names).__name__}")
+        raise RecipeError(f"{subject} must be a dict, got {type(names).__name__}")
     known = list(known)
     for name in names:
         if name not in known:
-            raise RecipeError(f"{where} must {must}, got {name!r}{nearest_spelling(str(name), known)}")
+            raise RecipeError(f"{subject} must {must}, got {name!r}{nearest_spelling(str(name), known)}")
 
 
 def unknown_argument(
-    where: str, name: str, known: Collection[str], *, meant: str | None = None, what: str = "arguments"
+    function_name: str, name: str, known: Collection[str], *, meant: str | None = None, what: str = "arguments"
 ) -> RecipeError:
     """Return the error for a keyword that a function or a dataclass does not have.
 
     Args:
-        where: The function or class that was called.
+        function_name: The function or class that was called.
         name: The keyword.
         known: The keywords it has.
         meant: The keyword it has for this, if known.
@@ -242,16 +242,16 @@ def unknown_argument(
     few = 7  # As many as fit on a line; the largest configurations have a reference page.
     listed = f" (known: {', '.join(known)})" if len(known) <= few else ""
     hint = f"; did you mean {meant!r}?" if meant else nearest_spelling(name, known) or listed
-    return RecipeError(f"{where} must be given known {what}, got {name!r}{hint}")
+    return RecipeError(f"{function_name} must be given known {what}, got {name!r}{hint}")
 
 
 def known_keywords(
-    where: str, other_names: Mapping[str, str] | None = None
+    function_name: str, other_names: Mapping[str, str] | None = None
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Return a decorator that rejects unknown keywords with a hint instead of a bare TypeError.
 
     Args:
-        where: The function's name in messages.
+        function_name: The function's name in messages.
         other_names: Names that other libraries use for an argument, for hints where the spelling is not similar.
 
     Raises:
@@ -275,7 +275,7 @@ def known_keywords(
         def checked(*arguments: _P.args, **keywords: _P.kwargs) -> _R:
             for name in keywords:
                 if name not in known:
-                    raise unknown_argument(where, name, known, meant=synonyms.get(name))
+                    raise unknown_argument(function_name, name, known, meant=synonyms.get(name))
             return function(*arguments, **keywords)
 
         return checked

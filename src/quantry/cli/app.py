@@ -55,8 +55,8 @@ def _add_group(name: str, panel: str, summary: str, commands: dict[Callable[...,
     """Register several commands under one name, each with an example."""
     group = typer.Typer(name=name, cls=Group, help=summary, no_args_is_help=True, rich_markup_mode="rich")
     for command, example in commands.items():
-        own = command.__name__
-        group.command(own, cls=Command, epilog=_epilog((example,)))(framed(command, f"{name} {own}"))
+        command_name = command.__name__
+        group.command(command_name, cls=Command, epilog=_epilog((example,)))(framed(command, f"{name} {command_name}"))
     app.add_typer(group, rich_help_panel=panel)
 
 

@@ -159,10 +159,10 @@ def byte_count(option: str, text: str) -> int:
         >>> byte_count("--to", "1.5 MB")
         1500000
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", text.lower())
-    if found is None:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", text.lower())
+    if match is None:
         raise RecipeError(f"{option} must be a size such as 500MB or 2GB, got {text!r}")
-    return int(float(found[1]) * _UNITS[found[2]])
+    return int(float(match[1]) * _UNITS[match[2]])
 
 
 def readable(count: int) -> str:

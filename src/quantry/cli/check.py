@@ -45,15 +45,15 @@ def check(
     """Check a quantized model against the rules of a target; exit code 3 if one is violated."""
     from quantry.targets import CheckedModel, check_model, find_target, prove_accumulators, target_of_model
 
-    chosen = target_of_model(model) if target is None else find_target(target)
+    deployed = target_of_model(model) if target is None else find_target(target)
     read = CheckedModel(model)
-    violations = check_model(read, chosen)
+    violations = check_model(read, deployed)
     proofs = prove_accumulators(read)
-    _show(model, chosen, violations)
-    _show_excluded(read, chosen)
+    _show(model, deployed, violations)
+    _show_excluded(read, deployed)
     _show_proofs(proofs)
     code = ExitCode.NOT_GOOD_ENOUGH if violations else ExitCode.GOOD
-    current_output().result(CheckResult(model, chosen.name, violations, proofs), code)
+    current_output().result(CheckResult(model, deployed.name, violations, proofs), code)
 
 
 def _show(model: Path, target: "Target", violations: tuple["Violation", ...]) -> None:
@@ -65,7 +65,7 @@ def _show(model: Path, target: "Target", violations: tuple["Violation", ...]) ->
     for heading in ("node", "rule", "values", "what to change"):
         table.add_column(heading, overflow="fold")
     for violation in violations:
-        table.add_row(*(escape(part) for part in (violation.node, violation.rule, violation.values, violation.change)))
+        table.add_row(*(escape(cell) for cell in (violation.node, violation.rule, violation.values, violation.change)))
     console.print(table)
     _sum_up(console, target, violations)
 
@@ -98,13 +98,13 @@ def _show_proofs(proofs: tuple["Accumulator", ...]) -> None:
 
 def _sum_up(console: Console, target: "Target", violations: tuple["Violation", ...]) -> None:
     rules = Counter(violation.rule for violation in violations)
-    told = ", ".join(f"{rule} {count}" for rule, count in rules.most_common())
-    console.print(f"{_counted(len(violations))}: {escape(told)}", soft_wrap=True)
+    counts = ", ".join(f"{rule} {count}" for rule, count in rules.most_common())
+    console.print(f"{_counted(len(violations))}: {escape(counts)}", soft_wrap=True)
     for consequence in dict.fromkeys(violation.consequence for violation in violations if violation.consequence):
         broken = dict.fromkeys(entry.rule for entry in violations if entry.consequence == consequence)
         console.print(f"  {escape(', '.join(broken))}: otherwise {escape(consequence)}", soft_wrap=True)
-    whole = {rule.name for rule in target.rules if rule.whole_model}
-    if whole & rules.keys():
+    decisive = {rule.name for rule in target.rules if rule.whole_model}
+    if decisive & rules.keys():
         names = " or ".join(name.lower() for name in target.recommended)
         console.print(
             f"The model was quantized for another target. Quantize the float model with --target {target.name}, or "

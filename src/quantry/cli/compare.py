@@ -88,19 +88,21 @@ def compare(  # noqa: PLR0913, PLR0917  the command line's options are its param
 
     feeds = samples_for(reference, data, images.given(), samples)
     backend = None if target is None else require_backend(target)
-    found = compare_models(reference, model, feeds, backend)
+    comparison = compare_models(reference, model, feeds, backend)
     times, slow = None, None
     if latency:
-        where = target or "ort-cpu"
+        backend_name = target or "ort-cpu"
         first = next(iter(feeds))
         ours, theirs = runnable(reference), runnable(model)
-        times = measure_on_target(where, ours, theirs, first, latency)
-        slow = slow_because(times, place(theirs, where, first).nodes, where, place(ours, where, first).nodes)
-    _show(found, times, slow, target)
+        times = measure_on_target(backend_name, ours, theirs, first, latency)
+        slow = slow_because(
+            times, place(theirs, backend_name, first).nodes, backend_name, place(ours, backend_name, first).nodes
+        )
+    _show(comparison, times, slow, target)
     if report is not None:
         from quantry.diagnosis import diagnose_pair
 
-        pair = replace(diagnose_pair(reference, model, feeds, target), outputs=found)
+        pair = replace(diagnose_pair(reference, model, feeds, target), outputs=comparison)
         _write(pair, report, f"{reference.name} and {model.name}", target, times)
 
 
@@ -112,24 +114,27 @@ def _write(pair: "PairDiagnosis", report: Path, title: str, target: str | None, 
     current_output().answer.print(f"wrote {escape(str(written))}", soft_wrap=True)
 
 
-def _show(found: "ModelComparison", times: "Latency | None", slow: str | None, target: str | None) -> None:
+def _show(comparison: "ModelComparison", times: "Latency | None", slow: str | None, target: str | None) -> None:
     from quantry.evaluate import UNITS, score_texts, size_text, speed_text
 
     output = current_output()
     if slow is not None:
         output.answer.print(f"[bold yellow]{escape(slow)}[/]", soft_wrap=True)
-    where = "" if target is None else f", the second on {target}"
-    table = Table(title=f"{'one sample' if found.samples == 1 else f'{found.samples} samples'}{where}")
+    suffix = "" if target is None else f", the second on {target}"
+    table = Table(title=f"{'one sample' if comparison.samples == 1 else f'{comparison.samples} samples'}{suffix}")
     for heading in ("output", "metric", "value", "95 % interval"):
         table.add_column(heading, justify="left" if heading in ("output", "metric") else "right")
-    for name, scores in {"all": found.metrics, **(found.outputs if len(found.outputs) > 1 else {})}.items():
+    for name, scores in {
+        "all": comparison.metrics,
+        **(comparison.outputs if len(comparison.outputs) > 1 else {}),
+    }.items():
         for metric, score in scores.items():
             unit = f", {UNITS[metric]}" if metric in UNITS else ""
             # One sample does not show the variation between samples.
-            value, interval = score_texts(score.value, score.interval if found.samples > 1 else None)
+            value, interval = score_texts(score.value, score.interval if comparison.samples > 1 else None)
             table.add_row(escape(name), f"{metric}{unit}", value, interval or "one sample")
     output.answer.print(table)
-    ours, theirs = found.sizes
+    ours, theirs = comparison.sizes
     output.console.print(f"size {ours:,} and {theirs:,} bytes: {size_text(ours, theirs)}", highlight=False)
     if times is not None:
         output.console.print(
@@ -137,8 +142,13 @@ def _show(found: "ModelComparison", times: "Latency | None", slow: str | None, t
             f"{speed_text(times.float_ms, times.quantized_ms)}",
             highlight=False,
         )
-    metrics, outputs = _entries(found.metrics), {name: _entries(scores) for name, scores in found.outputs.items()}
-    result = CompareResult.of(found, metrics=metrics, outputs=outputs, target=target, latency=times, slow_because=slow)
+    metrics, outputs = (
+        _entries(comparison.metrics),
+        {name: _entries(scores) for name, scores in comparison.outputs.items()},
+    )
+    result = CompareResult.of(
+        comparison, metrics=metrics, outputs=outputs, target=target, latency=times, slow_because=slow
+    )
     output.result(result)
 
 
@@ -162,18 +172,18 @@ def diagnose_models(
     from quantry.diagnosis import diagnose_pair
     from quantry.diagnosis.pair import SAMPLES
 
-    found = diagnose_pair(reference, model, samples_for(reference, data, images, SAMPLES), target)
+    pair = diagnose_pair(reference, model, samples_for(reference, data, images, SAMPLES), target)
     if report is not None:
-        _write(found, report, f"{reference.name} and {model.name}", target, None)
+        _write(pair, report, f"{reference.name} and {model.name}", target, None)
     output = current_output()
-    sqnr = found.outputs.metrics["sqnr"].value
-    output.answer.print(f"the outputs keep {sqnr:.1f} dB on {found.samples} samples", highlight=False)
-    output.answer.print(_falls_table("Where accuracy is lost", found.falls))
-    if found.departures is not None and found.on_target is not None:
-        kept = found.on_target.metrics["sqnr"].value
-        output.answer.print(f"{target} keeps {kept:.1f} dB of the simulated outputs", highlight=False)
-        output.answer.print(_falls_table(f"Where {target} departs from the simulation", found.departures))
-    output.result(PairResult.of(found, sqnr=sqnr, tensors=found.gathered, target=target))
+    sqnr = pair.outputs.metrics["sqnr"].value
+    output.answer.print(f"the outputs keep {sqnr:.1f} dB on {pair.samples} samples", highlight=False)
+    output.answer.print(_falls_table("Where accuracy is lost", pair.falls))
+    if pair.departures is not None and pair.on_target is not None:
+        simulated_sqnr = pair.on_target.metrics["sqnr"].value
+        output.answer.print(f"{target} keeps {simulated_sqnr:.1f} dB of the simulated outputs", highlight=False)
+        output.answer.print(_falls_table(f"Where {target} departs from the simulation", pair.departures))
+    output.result(PairResult.of(pair, sqnr=sqnr, tensors=pair.gathered, target=target))
 
 
 def _falls_table(title: str, falls: "tuple[Fall, ...]") -> Table:

@@ -190,13 +190,13 @@ def diagnose(  # noqa: PLR0913, PLR0917  the command line's options are its para
     for file in (report, None if fixing is None else fixing.written_to):
         if file is not None:
             check_output(file)
-    wanted, options = _recipe(recipe, target), images.options()
+    tried, options = _recipe(recipe, target), images.options()
     from quantry.quantization import quantize
 
     if options is None:
         warn_of_default_pixels(model, data)
     stored = None if store == "none" else store
-    result = quantize(model, data, wanted, target=target, evaluation_data=evaluation_data, images=options, store=stored)
+    result = quantize(model, data, tried, target=target, evaluation_data=evaluation_data, images=options, store=stored)
     if calibration:
         _check_calibration(result)
     else:
@@ -233,10 +233,10 @@ def _diagnose(result: "QuantizationResult", fixing: _Fixing | None, report: Path
 
     fixed = None if fixing is None else fix(result, target=fixing.target, effort=fixing.effort)
     diagnosis = diagnose(result) if fixed is None else fixed.diagnosis
-    shown = result if fixed is None else fixed.result
-    written = () if fixing is None else shown.save(fixing.written_to)
+    final = result if fixed is None else fixed.result
+    written = () if fixing is None else final.save(fixing.written_to)
     if report is not None:
-        written = (*written, write_report(shown, report, title, diagnosis=diagnosis))
+        written = (*written, write_report(final, report, title, diagnosis=diagnosis))
     _show(diagnosis, fixed, written)
 
 
@@ -288,9 +288,9 @@ def _show_finding(out: Output, number: int, finding: "Finding") -> None:
 
     out.item(f"{number}. ", sentence(finding.title), is_answer=True)
     more = len(finding.tensors) - _SHOWN_TENSORS
-    where = ", ".join(finding.tensors[:_SHOWN_TENSORS]) + (f" and {more} more" if more > 0 else "")
+    listed = ", ".join(finding.tensors[:_SHOWN_TENSORS]) + (f" and {more} more" if more > 0 else "")
     gain = "" if finding.gain is None else f"{finding.gain:+.1f} dB on held-out samples"
-    for label, text in (("costs", finding.costs), ("helps", finding.fix), ("gains", gain), ("where", where)):
+    for label, text in (("costs", finding.costs), ("helps", finding.fix), ("gains", gain), ("where", listed)):
         if text:
             out.item(f"   {label}: ", text, is_answer=True)
 
@@ -300,8 +300,8 @@ def _falls_table(falls: "Sequence[Fall]") -> Table:
     for heading in ("dB before", "dB after"):
         table.add_column(heading, justify="right", no_wrap=True)
     for fall in falls:
-        before = "exact" if math.isinf(fall.before) else f"{fall.before:.1f}"
-        table.add_row(escape(f"{fall.operator} {fall.node}"), before, f"{fall.after:.1f}")
+        start = "exact" if math.isinf(fall.before) else f"{fall.before:.1f}"
+        table.add_row(escape(f"{fall.operator} {fall.node}"), start, f"{fall.after:.1f}")
     return table
 
 

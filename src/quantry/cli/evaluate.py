@@ -83,12 +83,12 @@ def evaluate(  # noqa: PLR0913, PLR0917  the command line's options are its para
     target: Annotated[str | None, typer.Option(help=_TARGET)] = None,
 ) -> None:
     """Score a model on labelled data, or compare its outputs with the float model's."""
-    given = images.given()
+    image_fields = images.given()
     if max_drop is not None and reference is None:
         raise RecipeError(f"--max-drop needs --float, the model to compare with, got {max_drop:g} alone")
-    if not given:
+    if not image_fields:
         warn_of_default_pixels(model, data)
-    job = SearchJob(reference or model, data, data, labels, metric, decoder, images=given)
+    job = SearchJob(reference or model, data, data, labels, metric, decoder, images=image_fields)
     adapter = _adapter(job, reference)
     simulated = _simulated(adapter, model, target)
     score = simulated if target is None else _on_target(adapter, model, target)

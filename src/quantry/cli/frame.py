@@ -182,17 +182,19 @@ def framed(command: Callable[..., None], name: str) -> Callable[..., None]:
         name: Its name on the command line.
     """
     parameters = inspect.signature(command, eval_str=True).parameters.values()
-    groups = {one.name: group for one in parameters if (group := options_of(one.annotation)) is not None}
+    groups = {
+        parameter.name: group for parameter in parameters if (group := options_of(parameter.annotation)) is not None
+    }
 
     @functools.wraps(command)
     def run(*, output_quiet: bool, output_verbose: bool, output_json: bool, **values: Any) -> None:
-        before = _outputs[0]
+        outer = _outputs[0]
         output = replace(
-            before,
+            outer,
             command=name,
-            quiet=before.quiet or output_quiet,
-            verbose=before.verbose or output_verbose,
-            json=before.json or output_json,
+            quiet=outer.quiet or output_quiet,
+            verbose=outer.verbose or output_verbose,
+            json=outer.json or output_json,
             warnings=[],
             stream=sys.stdout,
         )
@@ -216,10 +218,10 @@ def framed(command: Callable[..., None], name: str) -> Callable[..., None]:
     flags = {option.name: f"--{option.name.replace('_', '-')}" for option in options}
     # typer calls with keywords only; this kind also allows an argument after options that have defaults.
     kind = inspect.Parameter.KEYWORD_ONLY
-    options = [one.replace(kind=kind) for one in options]
+    options = [parameter.replace(kind=kind) for parameter in options]
     options += [inspect.Parameter(option, kind, default=False, annotation=hint) for option, hint in _OPTIONS.items()]
     run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in options}
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in options}
     return run
 
 
@@ -255,8 +257,8 @@ def report_error(error: Exception, arguments: list[str]) -> int:
         rich_utils.rich_format_error(error)  # type: ignore[arg-type]
     else:
         code = ExitCode.FAILED
-        known = isinstance(error, QuantryError)
-        text = str(error) if known else f"{type(error).__name__}: {error}"
+        is_ours = isinstance(error, QuantryError)
+        text = str(error) if is_ours else f"{type(error).__name__}: {error}"
         console.print(f"[bold red]failed:[/] {escape(text)}", soft_wrap=True)
         console.print("Run again with --verbose for details. If your model is valid, please report this as a bug.")
     if _asked(arguments, "--verbose", "-v") and code == ExitCode.FAILED:

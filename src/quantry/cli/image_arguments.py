@@ -9,6 +9,7 @@ from quantry.cli.frame import current_output
 from quantry.cli.option_parameters import OptionGroup
 from quantry.errors import RecipeError
 from quantry.notes import Note, NoteKind
+from quantry.recipe.option_fields import option
 
 if TYPE_CHECKING:
     from quantry.data.images import ImageOptions
@@ -45,7 +46,7 @@ def numbers(option: str, text: str) -> tuple[float, ...]:
     Raises:
         RecipeError: A value is not a number.
     """
-    return tuple(number(option, part) for part in text.split(","))
+    return tuple(number(option, word) for word in text.split(","))
 
 
 def sides(text: str) -> tuple[int, int]:
@@ -120,8 +121,8 @@ class ImageArguments(OptionGroup):
         """Return how images become inputs; None if nothing was given."""
         from quantry.data.images import ImageOptions
 
-        given = self.given()
-        return ImageOptions(**given) if given else None
+        values = self.given()
+        return ImageOptions(**values) if values else None
 
 
 @dataclass(frozen=True)
@@ -129,13 +130,18 @@ class ExplainedImageArguments(ImageArguments):
     """The same options, explained with their defaults.
 
     Attributes:
-        mean: Per-channel mean of images, in units after --pixel-scale, such as 123.7,116.3,103.5; default: 0,0,0.
-        std: Per-channel standard deviation, in the same units; default: 1,1,1.
-        pixel_scale: Factor of pixel values 0..255, applied first; 1/255 gives 0..1; default: 1.
-        color: RGB or BGR; default: RGB.
-        resize: stretch, letterbox or center-crop; default: stretch.
-        crop_fraction: Fraction of the short side that center-crop keeps; 0.875 is 224 of 256; default: 1.
+        mean: Per-channel mean of images, in units after --pixel-scale, such as 123.7,116.3,103.5.
+        std: Per-channel standard deviation, in the same units.
+        pixel_scale: Factor of pixel values 0..255, applied first; 1/255 gives 0..1.
+        crop_fraction: Fraction of the short side that center-crop keeps; 0.875 is 224 of 256.
     """
+
+    mean: str | None = option(None, shown="0,0,0")
+    std: str | None = option(None, shown="1,1,1")
+    pixel_scale: str | None = option(None, shown="1")
+    color: str | None = option(None, shown="RGB")
+    resize: str | None = option(None, shown="stretch")
+    crop_fraction: float | None = option(None, shown="1.0")
 
 
 def warn_of_default_pixels(model: Path, data: Path | None) -> None:
@@ -193,7 +199,7 @@ def guessed_pixels(model: Path, data: Path | None) -> PixelGuess | None:
     return PixelGuess((*notes, advice), tuple(choice.options for choice in check.alternatives))
 
 
-def image_notes(data: Path | None, given: "ImageOptions | None") -> tuple[Note, ...]:
+def image_notes(data: Path | None, image_options: "ImageOptions | None") -> tuple[Note, ...]:
     """Return a note on how images became inputs; empty if the data are arrays."""
     from quantry.data.images import ImageOptions
     from quantry.data.open_data import holds_arrays
@@ -201,7 +207,7 @@ def image_notes(data: Path | None, given: "ImageOptions | None") -> tuple[Note, 
     if data is None or holds_arrays(data):
         return ()
 
-    options = given or ImageOptions()
+    options = image_options or ImageOptions()
     crop = f" of {options.crop_fraction:g}" if options.resize == "center-crop" else ""
     hint = " (letterbox for most detectors)" if options.resize == "stretch" else ""
     mean, std = (",".join(f"{value:g}" for value in values) for values in (options.mean, options.std))

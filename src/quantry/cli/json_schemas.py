@@ -79,9 +79,9 @@ class _ResultSchemas(TypeSchemas):
         """Return the types of a dataclass's fields."""
         return get_type_hints(cls, localns={kind.__name__: kind for kind in _IMPORTED_ON_USE}, include_extras=True)
 
-    def is_required(self, part: Any) -> bool:
+    def is_required(self, field: Any) -> bool:
         """Whether the key of a field is always there."""
-        return not is_optional(part)
+        return not is_optional(field)
 
 
 RESULTS: dict[str, Schema] = {
@@ -114,9 +114,9 @@ def output_schema(command: str) -> Schema:
     Args:
         command: The command, such as ``quantize`` or ``recipe show``.
     """
-    whole = recipe_schema()
-    definitions = whole.pop("$defs", {})
-    plain_recipe = {name: value for name, value in whole.items() if not name.startswith("$")}
+    recipe_fields = recipe_schema()
+    definitions = recipe_fields.pop("$defs", {})
+    plain_recipe = {name: value for name, value in recipe_fields.items() if not name.startswith("$")}
     uses_recipe = "#/$defs/recipe" in json.dumps(RESULTS[command])
     return {
         "$schema": DIALECT,

@@ -62,21 +62,21 @@ def nodes(
     """
     if preset and recipe:
         raise RecipeError(f"give --preset or --recipe, not both; got {preset!r} and {recipe!r}")
-    wanted, _ = resolve_recipe(recipe or preset or _DEFAULT_PRESET)
-    rows = tuple(entry for entry in _overview(model, wanted) if entry.reason or not only_float)
+    resolved, _ = resolve_recipe(recipe or preset or _DEFAULT_PRESET)
+    rows = tuple(entry for entry in _overview(model, resolved) if entry.reason or not only_float)
     in_float = sum(bool(row.reason) for row in rows)
     table = Table(title=f"{len(rows)} nodes, {in_float} of them float", box=SIMPLE, pad_edge=False)
     output = current_output()
     # Outputs are mostly named after their nodes, so a narrow terminal does without them.
     omitted = {"outputs": output.answer.width < _WIDE, "reason": not in_float}
-    shown = [key for key in _COLUMNS if not omitted.get(key)]
-    for key in shown:
+    columns = [key for key in _COLUMNS if not omitted.get(key)]
+    for key in columns:
         table.add_column(_COLUMNS[key], overflow="fold")
     for row in rows:
-        cells = (getattr(row, key) for key in shown)
+        cells = (getattr(row, key) for key in columns)
         table.add_row(*(escape(cell if isinstance(cell, str) else ", ".join(cell)) for cell in cells))
     output.answer.print(table)
-    output.result(NodesResult(model, wanted.name, rows))
+    output.result(NodesResult(model, resolved.name, rows))
 
 
 def _overview(model: Path, recipe: Recipe) -> "list[NodeOverview]":
@@ -103,18 +103,18 @@ def _planned(cleaned: "Handle[FloatModel]", recipe: Recipe, memo: "Memo") -> tup
     graph = cleaned.value.model.graph
     inside: list[InsidePlan] = []
     nodes: list[NodeOverview] = []
-    for place in planned_bodies(graph, recipe):
+    for call in planned_bodies(graph, recipe):
         try:
-            body = memo.run(body_as_model, cleaned, place)
+            body = memo.run(body_as_model, cleaned, call)
         except ModelError:  # what it reads is known only when the model runs
             continue
-        wanted = recipe_inside(recipe, graph, body.value.model.graph, states_of(graph, place))
-        entries, made = _planned(body, wanted, memo)
-        inside.append((place, made))
+        inner_recipe = recipe_inside(recipe, graph, body.value.model.graph, states_of(graph, call))
+        entries, inner_plan = _planned(body, inner_recipe, memo)
+        inside.append((call, inner_plan))
         nodes += entries
     recipe = recipe_outside(recipe, inside)
     prepared = run_convert(cleaned, recipe, memo).value
     if recipe.equalize.cross_layer is not None:
         prepared = equalize(prepared, EqualizeOptions(recipe.equalize.cross_layer))
-    whole = plan(prepared, recipe.plan, tuple(inside))
-    return [*overview(prepared, whole), *nodes], whole
+    outer_plan = plan(prepared, recipe.plan, tuple(inside))
+    return [*overview(prepared, outer_plan), *nodes], outer_plan

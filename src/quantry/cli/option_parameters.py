@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 import typer
 
 from quantry.recipe.checked import field_docs
-from quantry.recipe.option_fields import flags_of, heading_of, option_types
+from quantry.recipe.option_fields import flags_of, heading_of, option_types, shown_default
 
 GivenOptions = Mapping[str, Any]
 """Options that the user gave, by field."""
@@ -44,23 +44,23 @@ class OptionsOf:
 
     def parameters(self) -> Iterator[inspect.Parameter]:
         """Yield the options as parameters that typer reads; None was not given."""
-        for part, kind, meaning in _described(self.cls):
-            if part.name in self.omitted:
+        for field, kind, meaning in _described(self.cls):
+            if field.name in self.omitted:
                 continue
-            flags = flags_of(part)
+            flags = flags_of(field)
             info = typer.Option(
                 *(flags if len(flags) > 1 else ()),
                 help=meaning,
-                show_default=_default_text(part),
-                rich_help_panel=heading_of(part) or None,
+                show_default=_default_text(field),
+                rich_help_panel=heading_of(field) or None,
             )
-            yield _parameter(part.name, None, Annotated[kind | None, info])
+            yield _parameter(field.name, None, Annotated[kind | None, info])
 
     def taken_from(self, values: dict[str, Any]) -> GivenOptions:
         """Remove the options from the values of the command line and return those that the user gave."""
-        names = [part.name for part in fields(self.cls) if part.name not in self.omitted]
-        taken = {name: values.pop(name) for name in names}
-        return {name: value for name, value in taken.items() if value is not None and value != []}
+        names = [field.name for field in fields(self.cls) if field.name not in self.omitted]
+        own = {name: values.pop(name) for name in names}
+        return {name: value for name, value in own.items() if value is not None and value != []}
 
 
 @dataclass(frozen=True)
@@ -75,17 +75,18 @@ class _GroupOf:
 
     def parameters(self) -> Iterator[inspect.Parameter]:
         """Yield the options as parameters that typer reads."""
-        for part, kind, meaning in _described(self.cls):
-            flags = flags_of(part)
+        for field, kind, meaning in _described(self.cls):
+            flags = flags_of(field)
             # A flag that is off needs no second name, --no-..., that switches it off.
-            names = flags if len(flags) > 1 or part.default is False else ()
-            info = typer.Option(*names, help=meaning, rich_help_panel=heading_of(part) or self.cls.heading or None)
-            yield _parameter(part.name, part.default, Annotated[kind | None if part.default is None else kind, info])
+            names = flags if len(flags) > 1 or field.default is False else ()
+            heading, shown = heading_of(field) or self.cls.heading or None, shown_default(field) or True
+            info = typer.Option(*names, help=meaning, show_default=shown, rich_help_panel=heading)
+            yield _parameter(field.name, field.default, Annotated[kind | None if field.default is None else kind, info])
 
     def taken_from(self, values: dict[str, Any]) -> Any:
         """Remove the options from the values of the command line and return the group."""
-        taken = {part.name: values.pop(part.name) for part in fields(self.cls)}
-        return self.cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in taken.items()})
+        own = {field.name: values.pop(field.name) for field in fields(self.cls)}
+        return self.cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in own.items()})
 
 
 def options_of(annotation: Any) -> OptionsOf | _GroupOf | None:
@@ -102,11 +103,11 @@ def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
 def _described(cls: Any) -> "Iterator[tuple[Field[Any], Any, str]]":
     """Yield fields with the type that the command line reads, and their help: the first sentence of the docstring."""
     docs, hints = field_docs(cls), option_types(cls)
-    for part in fields(cls):
-        kinds = set(_builtin_types(hints[part.name])) - {types.NoneType}
-        meaning = re.split(r"(?<=\.) (?=[A-Z])", docs[part.name], maxsplit=1)[0]
+    for field in fields(cls):
+        kinds = set(_builtin_types(hints[field.name])) - {types.NoneType}
+        meaning = re.split(r"(?<=\.) (?=[A-Z])", docs[field.name], maxsplit=1)[0]
         # Text where a type has several forms.
-        yield part, kinds.pop() if len(kinds) == 1 else str, meaning
+        yield field, kinds.pop() if len(kinds) == 1 else str, meaning
 
 
 def _builtin_types(annotation: Any) -> Iterator[Any]:
@@ -124,9 +125,9 @@ def _builtin_types(annotation: Any) -> Iterator[Any]:
         yield annotation if annotation in (bool, int, float, Path, types.NoneType) else str
 
 
-def _default_text(part: "Field[Any]") -> str | bool:
+def _default_text(field: "Field[Any]") -> str | bool:
     """Return how the help shows the default of an option that is None if it was not given; False for none."""
-    default = None if part.default is MISSING else part.default
+    default = None if field.default is MISSING else field.default
     if isinstance(default, bool):
-        return part.name if default else f"no-{part.name}"
+        return field.name if default else f"no-{field.name}"
     return (", ".join(default) if isinstance(default, tuple) else "" if default is None else str(default)) or False

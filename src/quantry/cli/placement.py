@@ -46,19 +46,19 @@ def placement(
     from quantry.targets import place
 
     feeds = next(iter(samples_for(model, data, images.given(), 1)))
-    found = place(model, target, feeds)
+    placed = place(model, target, feeds)
     output = current_output()
-    _show(output.answer, found)
+    _show(output.answer, placed)
     output.result(
-        PlacementResult.of(found, model=model), ExitCode.NOT_GOOD_ENOUGH if found.elsewhere else ExitCode.GOOD
+        PlacementResult.of(placed, model=model), ExitCode.NOT_GOOD_ENOUGH if placed.elsewhere else ExitCode.GOOD
     )
 
 
-def _show(console: Console, found: "Placement") -> None:
-    table = Table(title=f"Placement on {found.target}")
-    for heading in found.rows[0] if found.rows else ():
+def _show(console: Console, placed: "Placement") -> None:
+    table = Table(title=f"Placement on {placed.target}")
+    for heading in placed.rows[0] if placed.rows else ():
         table.add_column(heading, justify="right" if heading == "ms" else "left", overflow="fold")
-    for row in found.rows:
+    for row in placed.rows:
         table.add_row(*map(escape, row.values()))
     console.print(table)
-    console.print(escape(found.summary), soft_wrap=True)
+    console.print(escape(placed.summary), soft_wrap=True)

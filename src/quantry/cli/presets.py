@@ -74,18 +74,18 @@ def presets(
     wide = output.answer.width >= _WIDE
     if wide:
         table.add_column("targets")
-    shown = {key: PRESETS[key] for key in sorted(PRESETS, key=_rank) if show_all or not _is_variant(key)}
-    for key, preset in shown.items():
+    listed = {key: PRESETS[key] for key in sorted(PRESETS, key=_rank) if show_all or not _is_variant(key)}
+    for key, preset in listed.items():
         missing = f"; not yet supported: {'; '.join(preset.pending)}" if preset.pending else ""
         table.add_row(key, f"{preset.summary}{missing}", *([", ".join(_taken_by(key))] if wide else []))
     output.answer.print(table)
-    hidden = len(PRESETS) - len(shown)
+    hidden = len(PRESETS) - len(listed)
     if hidden:
         output.console.print(
             f"{hidden} more add finetuning to these, such as XINT8_ADAROUND; list them with `quantry presets --all`.",
             soft_wrap=True,
         )
-    output.result(PresetsResult(tuple(_entry(key, preset) for key, preset in shown.items())))
+    output.result(PresetsResult(tuple(_entry(key, preset) for key, preset in listed.items())))
 
 
 def _entry(name: str, preset: Preset) -> PresetEntry:

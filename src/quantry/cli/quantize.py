@@ -35,7 +35,7 @@ class QuantizeArguments(OptionGroup):
     Attributes:
         data: Folder of images or .npy/.npz files, one such file, or a .txt list.
         evaluation_data: Data for the comparison with the float model; default: --data.
-        preset: Name of a preset; see `quantry presets`; default: auto.
+        preset: Name of a preset; see `quantry presets`.
         recipe: Recipe file, YAML or JSON, a preset's name, or auto.
         target: Deployment target, or a .yaml or .py file, see `quantry targets`; the recipe is adapted to its rules.
         batch: Fix a dynamic batch size; targets with static shapes take 1 unless it is given.
@@ -55,7 +55,7 @@ class QuantizeArguments(OptionGroup):
 
     data: Path | None = option(None, "-d")
     evaluation_data: Path | None = option(None, heading="Details")
-    preset: str | None = option(None, "-p")
+    preset: str | None = option(None, "-p", shown="auto")
     recipe: str | None = option(None, "-r")
     target: str | None = None
     batch: int | None = option(None, heading="Details")
@@ -184,8 +184,8 @@ def _run(
 
 def _next_command(model: Path, written: Path, data: Path | None, images: ExplainedImageArguments) -> str:
     """Return what to do with a quantized model: only labels show what it is worth in use."""
-    given = [] if data is None else ["--data", str(data)]
-    words = ["quantry", "evaluate", str(written), "--float", str(model), *given, *images.words()]
+    data_words = [] if data is None else ["--data", str(data)]
+    words = ["quantry", "evaluate", str(written), "--float", str(model), *data_words, *images.words()]
     return (
         f"score it with labels: {shlex.join(words)} {'--metric top1' if _is_by_class(data) else '--labels labels.csv'}"
     )

@@ -254,11 +254,11 @@ def _times(trace: "Trace", *, verbose: bool) -> str:
     seconds: dict[str, float] = {}
     for entry in trace.entries:
         seconds[entry.stage] = seconds.get(entry.stage, 0.0) + entry.seconds
-    ordered = sorted(seconds.items(), key=lambda one: -one[1])[:_LONGEST]
+    ordered = sorted(seconds.items(), key=lambda entry: -entry[1])[:_LONGEST]
     longest = [f"{stage} {spent:.1f} s" for stage, spent in ordered if spent >= _SHOWN_SECONDS]
     reused = sum(entry.outcome != "computed" for entry in trace.entries)
-    known = (f"{reused} of {len(trace.entries)} steps reused",) if reused else ()
-    return "; ".join((f"{sum(seconds.values()):.1f} s", *((", ".join(longest),) if longest else ()), *known))
+    reuse = (f"{reused} of {len(trace.entries)} steps reused",) if reused else ()
+    return "; ".join((f"{sum(seconds.values()):.1f} s", *((", ".join(longest),) if longest else ()), *reuse))
 
 
 def _unseen(notes: tuple[Note, ...], output: Output) -> tuple[Note, ...]:

@@ -84,10 +84,10 @@ class ValidateResult(JsonResult):
 
 def show(recipe: Annotated[str, typer.Argument(help=_RECIPE)]) -> None:
     """Print a recipe with all its fields as YAML."""
-    found, _ = resolve_recipe(recipe)
+    resolved, _ = resolve_recipe(recipe)
     out = current_output()
-    out.answer.print(to_yaml(found), end="", markup=False, highlight=False, soft_wrap=True)
-    out.result(ShowResult(to_plain(found)))
+    out.answer.print(to_yaml(resolved), end="", markup=False, highlight=False, soft_wrap=True)
+    out.result(ShowResult(to_plain(resolved)))
 
 
 def diff(

@@ -22,10 +22,10 @@ def schema(
     require_choice("the kind", kind, RESULTS if output else _KINDS)
     from quantry.recipe.json_schema import recipe_schema
 
-    found = output_schema(kind) if output else recipe_schema() if kind == "recipe" else search_schema()
+    result = output_schema(kind) if output else recipe_schema() if kind == "recipe" else search_schema()
     out = current_output()
-    out.answer.print(json.dumps(found, indent=2), markup=False, highlight=False, soft_wrap=True)
-    out.result(found)
+    out.answer.print(json.dumps(result, indent=2), markup=False, highlight=False, soft_wrap=True)
+    out.result(result)
 
 
 def search_schema() -> dict[str, Any]:

@@ -59,8 +59,8 @@ def search(
     again = job.command(result.best_recipe or Path("recipe.yaml"), result.output_dir)
     output = current_output()
     page = show_search(output, result, job.metric_name, again)
-    shown = {name: value for name, value in vars(images).items() if value is not None}
-    advice = advice_for(job, result, {"what": what, **inputs, **options, "live": live, **shown})
+    image_words = {name: value for name, value in vars(images).items() if value is not None}
+    advice = advice_for(job, result, {"what": what, **inputs, **options, "live": live, **image_words})
     if advice is not None:
         advice.show(output)
     code = ExitCode.GOOD if advice is None else ExitCode.NOT_GOOD_ENOUGH
@@ -87,7 +87,7 @@ def _lines_without_terminal() -> Iterator[None]:
     from quantry.autosearch.output import LOGGER
 
     logger = logging.getLogger(LOGGER)
-    before = (logger.level, logger.propagate)
+    settings = (logger.level, logger.propagate)
     handler = logging.StreamHandler(sys.stderr)
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -97,8 +97,8 @@ def _lines_without_terminal() -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
-        logger.setLevel(before[0])
-        logger.propagate = before[1]
+        logger.setLevel(settings[0])
+        logger.propagate = settings[1]
 
 
 def _warn_of_chance(job: SearchJob, reference: "Score") -> None:

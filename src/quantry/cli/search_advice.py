@@ -48,13 +48,13 @@ class Advice(JsonResult):
         console.print(f"    {escape(self.command)}", soft_wrap=True, highlight=False)
 
 
-def advice_for(job: "SearchJob", result: "SearchResult", given: Mapping[str, Any]) -> Advice | None:
+def advice_for(job: "SearchJob", result: "SearchResult", line: Mapping[str, Any]) -> Advice | None:
     """Return advice if no trial is within tolerance, or none could be evaluated; otherwise None.
 
     Args:
         job: What was searched.
         result: What was found.
-        given: Options on the command line, and ``what``, the model or the file.
+        line: Options on the command line, and ``what``, the model or the file.
     """
     if result.candidates:
         return None
@@ -62,12 +62,12 @@ def advice_for(job: "SearchJob", result: "SearchResult", given: Mapping[str, Any
     if best is None:
         errors = [trial.error for trial in result.trials if trial.error is not None]
         missing = f"no trial could be evaluated: {len(errors)} of {len(result.trials)} failed"
-        return Advice(missing, tuple(dict.fromkeys(errors))[:_FINDINGS], *_next(job, result, given))
+        return Advice(missing, tuple(dict.fromkeys(errors))[:_FINDINGS], *_next(job, result, line))
     missing = (
         f"the best, trial {best.number}, is {best.drop:.4g} worse than the float model; the tolerance is "
         f"{result.tolerance:.4g}"
     )
-    return Advice(missing, _limits(job, result), *_next(job, result, given))
+    return Advice(missing, _limits(job, result), *_next(job, result, line))
 
 
 def _limits(job: "SearchJob", result: "SearchResult") -> tuple[str, ...]:
@@ -77,55 +77,55 @@ def _limits(job: "SearchJob", result: "SearchResult") -> tuple[str, ...]:
 
     assert result.best is not None
     data = result.output_dir / "calibration.npz"
-    given = data if data.exists() else job.calibration(result.output_dir)
+    samples = data if data.exists() else job.calibration(result.output_dir)
     try:
-        quantized = quantize(job.model, given, result.best.recipe, store=result.output_dir / "store")
-        found = diagnose(quantized)
+        quantized = quantize(job.model, samples, result.best.recipe, store=result.output_dir / "store")
+        diagnosis = diagnose(quantized)
     except QuantryError as error:
         return (f"diagnose failed: {error}",)
     # The first line says how close the outputs are; the findings and the worst nodes follow.
-    outputs = str(found).splitlines()[0]
+    outputs = str(diagnosis).splitlines()[0]
     falls = [
         f"{fall.operator} {fall.node} loses {fall.lost:.1f} dB ({fall.before:.1f} before, {fall.after:.1f} after)"
-        for fall in found.falls[:_FALLS]
+        for fall in diagnosis.falls[:_FALLS]
     ]
-    return (*map(str, found.findings[:_FINDINGS]), *falls, outputs)
+    return (*map(str, diagnosis.findings[:_FINDINGS]), *falls, outputs)
 
 
-def _next(job: "SearchJob", result: "SearchResult", given: Mapping[str, Any]) -> tuple[str, str]:
+def _next(job: "SearchJob", result: "SearchResult", line: Mapping[str, Any]) -> tuple[str, str]:
     """Return what to try next, and the command for it."""
     from quantry.autosearch import StopKind
 
     options = job.options
     if job.space not in (None, "default"):
-        changed = {name: value for name, value in given.items() if name != "space"}
-        return "search the default space, which starts with the recommended recipes", search_command(changed)
+        fewer = {name: value for name, value in line.items() if name != "space"}
+        return "search the default space, which starts with the recommended recipes", search_command(fewer)
     if result.stopped_by.kind is StopKind.TIME:
         seconds = options.seconds or _minutes(10)
-        return "continue with more time", search_command({**given, "budget": f"{round(_MORE * seconds)}s"})
+        return "continue with more time", search_command({**line, "budget": f"{round(_MORE * seconds)}s"})
     if result.stopped_by.kind is StopKind.TRIALS and options.n_trials is not None:
-        return "continue with more trials", search_command({**given, "n_trials": _MORE * options.n_trials})
-    more = {**given, "calibration_samples": None, "output_dir": Path(f"{result.output_dir}-latency")}
-    if "objectives" not in given:
+        return "continue with more trials", search_command({**line, "n_trials": _MORE * options.n_trials})
+    more = {**line, "calibration_samples": None, "output_dir": Path(f"{result.output_dir}-latency")}
+    if "objectives" not in line:
         return (
             "accept a larger drop, or search for the fastest model within one",
             search_command({**more, "tolerance": "3%", "objectives": ["latency"]}),
         )
-    return "accept a larger drop", search_command({**given, "tolerance": "3%"})
+    return "accept a larger drop", search_command({**line, "tolerance": "3%"})
 
 
 def _minutes(count: float) -> float:
     return 60 * count
 
 
-def search_command(given: Mapping[str, Any]) -> str:
+def search_command(line: Mapping[str, Any]) -> str:
     """Return a search command.
 
     Args:
-        given: Names of options to values; ``what`` is the argument, and None is omitted.
+        line: Names of options to values; ``what`` is the argument, and None is omitted.
     """
-    words = ["quantry", "search", str(given["what"])]
-    for name, value in given.items():
+    words = ["quantry", "search", str(line["what"])]
+    for name, value in line.items():
         flag = f"--{name.replace('_', '-')}"
         if name == "what" or value is None or value is False:
             continue

@@ -80,7 +80,7 @@ class SearchJob(CheckedOptions):
         if not isinstance(plain, Mapping):
             raise RecipeError(f"a search configuration must be a mapping, got {type(plain).__name__}")
         options, values = split_options({key: value for key, value in plain.items() if value is not None})
-        names = [part.name for part in fields(cls) if part.name != "options"]
+        names = [field.name for field in fields(cls) if field.name != "options"]
         for key in plain:
             if key not in names and key not in SearchOptions.names():
                 raise unknown_option("a search configuration", str(key), names)
@@ -125,10 +125,10 @@ class SearchJob(CheckedOptions):
             UserError: Labels, data and metric do not fit together.
         """
         labelled = self.labelled_data
-        parts = labelled.parts()
+        inputs = labelled.parts()
         for note in labelled.notes:
             Console(stderr=True).print(f"note: {escape(note)}", soft_wrap=True)
-        return parts
+        return inputs
 
     def run(self) -> "SearchResult":
         """Search.
@@ -163,45 +163,45 @@ class SearchJob(CheckedOptions):
             return self.space
         return space_from_plain(self.space, resolve_recipe(self.recipe or "S8S8_AAWS")[0])
 
-    def command(self, recipe: Path, found: Path | None = None) -> str:
+    def command(self, recipe: Path, folder: Path | None = None) -> str:
         """Return the command that quantizes this model with a recipe, on the same data.
 
         Args:
             recipe: The recipe file.
-            found: The output directory of the search, which lists the calibration samples; None takes all data.
+            folder: The output directory of the search, which lists the calibration samples; None takes all data.
         """
         from quantry.autosearch.labelled_data import DETECTOR_METRICS
 
         words = ["quantry", "quantize", str(self.model)]
         data = self.data or self.evaluation_data
-        if found is not None and self._calibrates_on_a_part:
-            arrays = found / "calibration.npz"
-            data = arrays if arrays.exists() else found / "calibration.txt"
+        if folder is not None and self._calibrates_on_a_part:
+            arrays = folder / "calibration.npz"
+            data = arrays if arrays.exists() else folder / "calibration.txt"
         if data is not None:
             words += ["--data", str(data)]
-        given = dict(self.images)
+        image_fields = dict(self.images)
         if self.metric_name in DETECTOR_METRICS:
-            given.setdefault("resize", "letterbox")
-        without_flag = {name: given.pop(name) for name in tuple(given) if name not in _IMAGE_FLAGS}
-        for name, value in given.items():
+            image_fields.setdefault("resize", "letterbox")
+        without_flag = {name: image_fields.pop(name) for name in tuple(image_fields) if name not in _IMAGE_FLAGS}
+        for name, value in image_fields.items():
             between = "x" if name == "size" else ","
             text = between.join(map(str, value)) if isinstance(value, list | tuple) else str(value)
             # With "=": a value that starts with a minus sign would be parsed as another option.
             words.append(f"{_IMAGE_FLAGS[name]}={text}")
-        rest = f"  # and, only in Python: ImageOptions of {without_flag}" if without_flag else ""
-        return shlex.join([*words, "--recipe", str(recipe)]) + rest
+        comment = f"  # and, only in Python: ImageOptions of {without_flag}" if without_flag else ""
+        return shlex.join([*words, "--recipe", str(recipe)]) + comment
 
-    def calibration(self, found: Path) -> Any:
+    def calibration(self, folder: Path) -> Any:
         """Return the calibration data of a finished search, for `quantize`.
 
         Args:
-            found: The output directory of the search.
+            folder: The output directory of the search.
         """
         from quantry.data.open_data import calibration_data, holds_arrays
         from quantry.graph.float_model import input_signatures
         from quantry.graph.load import model_source
 
-        data = found / "calibration.txt" if self._calibrates_on_a_part else self.data or self.evaluation_data
+        data = folder / "calibration.txt" if self._calibrates_on_a_part else self.data or self.evaluation_data
         pictured = self.labelled_data.is_labelled and not (data is not None and holds_arrays(data))
         images = self.image_options() if self.images or pictured else None
         return calibration_data(data, input_signatures(model_source(self.model).load()), images)
@@ -230,8 +230,12 @@ def load_job(path: Path) -> SearchJob:
 def _relative_to(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the paths of inputs, which are relative to the configuration file."""
     files = ("model", "data", "evaluation_data", "labels")
-    named = [key for key in ("recipe", "space") if isinstance(values.get(key), str)]
+    with_files = [key for key in ("recipe", "space") if isinstance(values.get(key), str)]
     return {
         **{key: folder / values[key] for key in files if isinstance(values.get(key), str)},
-        **{key: str(folder / values[key]) for key in named if Path(values[key]).suffix in (".yaml", ".yml", ".json")},
+        **{
+            key: str(folder / values[key])
+            for key in with_files
+            if Path(values[key]).suffix in (".yaml", ".yml", ".json")
+        },
     }

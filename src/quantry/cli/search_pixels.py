@@ -50,29 +50,29 @@ def _proven(job: SearchJob, likely: "Sequence[ImageOptions]") -> SearchJob | Non
         return None
     from quantry.diagnosis import command_line
 
-    given = _float_scores(job)
-    others = [replace(job, images=_pixel_values(options)) for options in likely]
-    scores = [_float_scores(other) for other in others]
+    reference = _float_scores(job)
+    candidates = [replace(job, images=_pixel_values(options)) for options in likely]
+    scores = [_float_scores(candidate) for candidate in candidates]
     # The first of equal ones, which the model's outputs speak for.
-    best = max(range(len(others)), key=lambda index: (scores[index].mean(), -index))
-    if not _is_better(scores[best], given):
+    best = max(range(len(candidates)), key=lambda index: (scores[index].mean(), -index))
+    if not _is_better(scores[best], reference):
         return None
-    on = f" on the same {len(given)} labelled images" if len(given) > 1 else ""
+    on = f" on the same {len(reference)} labelled images" if len(reference) > 1 else ""
     current_output().warn(
         f"no pixel option was given, so {command_line(likely[best])} is used: with it the float model has "
-        f"{job.metric_name} {scores[best].mean():.4f}, and {given.mean():.4f} with pixels 0..255{on}"
+        f"{job.metric_name} {scores[best].mean():.4f}, and {reference.mean():.4f} with pixels 0..255{on}"
     )
-    return others[best]
+    return candidates[best]
 
 
 def _pixel_values(options: "ImageOptions") -> dict[str, object]:
     """Return the options of colours and pixel values; how images are resized is another question."""
-    chosen: dict[str, object] = {"color": options.color, "scale": options.scale}
+    values: dict[str, object] = {"color": options.color, "scale": options.scale}
     if any(options.mean):
-        chosen["mean"] = options.mean
+        values["mean"] = options.mean
     if any(value != 1 for value in options.std):
-        chosen["std"] = options.std
-    return chosen
+        values["std"] = options.std
+    return values
 
 
 def _float_scores(job: SearchJob) -> NDArray[np.float64]:
@@ -80,13 +80,13 @@ def _float_scores(job: SearchJob) -> NDArray[np.float64]:
     _, evaluator, _ = job.labelled_data.parts()
     if not hasattr(evaluator, "per_sample"):
         return np.array([float(evaluator(job.model))])
-    chosen = np.unique(np.linspace(0, evaluator.size - 1, min(evaluator.size, _COMPARED)).astype(int))
-    return np.asarray(evaluator.per_sample(job.model, chosen.tolist()), np.float64)
+    indices = np.unique(np.linspace(0, evaluator.size - 1, min(evaluator.size, _COMPARED)).astype(int))
+    return np.asarray(evaluator.per_sample(job.model, indices.tolist()), np.float64)
 
 
-def _is_better(scores: NDArray[np.float64], given: NDArray[np.float64]) -> bool:
+def _is_better(scores: NDArray[np.float64], reference: NDArray[np.float64]) -> bool:
     from quantry.evaluate import bootstrap_interval
 
     if len(scores) > 1:
-        return bootstrap_interval(scores - given)[0] > 0
-    return float(scores[0]) >= max(_BETTER_SHARE * float(given[0]), float(given[0]) + _LEAST_GAIN)
+        return bootstrap_interval(scores - reference)[0] > 0
+    return float(scores[0]) >= max(_BETTER_SHARE * float(reference[0]), float(reference[0]) + _LEAST_GAIN)

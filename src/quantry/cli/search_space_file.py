@@ -39,7 +39,7 @@ def space_from_plain(plain: object, base: Recipe) -> Space | SpaceUnion:
         file = Path(plain)
         return space_from_plain(_read(file), base) if file.suffix.lower() in _FILES else named_space(plain, base)
     if isinstance(plain, list):
-        return SpaceUnion(tuple(_space(part, base, f"space {number}") for number, part in enumerate(plain)))
+        return SpaceUnion(tuple(_space(entry, base, f"space {number}") for number, entry in enumerate(plain)))
     return _space(plain, base, "space")
 
 
@@ -49,21 +49,21 @@ def _read(path: Path) -> object:
         plain = yaml_value(path.read_text(encoding="utf-8"), "a space")
     except (OSError, UnicodeDecodeError, RecipeError) as error:
         raise RecipeError(f"a space must be in a readable YAML file, got {error}; in {path}") from error
-    held = plain.get("space") if isinstance(plain, Mapping) and "space" in plain else plain
-    if not isinstance(held, Mapping | list):
+    content = plain.get("space") if isinstance(plain, Mapping) and "space" in plain else plain
+    if not isinstance(content, Mapping | list):
         raise RecipeError(f"a file must hold a space, a mapping of recipe paths to lists of values; in {path}")
-    return held
+    return content
 
 
 def _space(plain: object, base: Recipe, name: str) -> Space:
     if not isinstance(plain, Mapping) or not plain:
         raise RecipeError(f"a space must be a mapping of recipe paths to lists of values, got {plain!r}")
     paths = [str(path) for path in plain if path != _FIRST]
-    known = (*to_plain(base), _FIRST)
+    names = (*to_plain(base), _FIRST)
     for path in paths:
-        if path.split(".")[0] not in known:
+        if path.split(".")[0] not in names:
             raise RecipeError(
-                f"a space must name paths of a recipe, or {_FIRST!r}, got {path!r}{nearest_spelling(path, known)}"
+                f"a space must name paths of a recipe, or {_FIRST!r}, got {path!r}{nearest_spelling(path, names)}"
             )
     if not paths:
         raise RecipeError(f"a space must name recipe paths besides {_FIRST!r}, got none")
@@ -73,11 +73,11 @@ def _space(plain: object, base: Recipe, name: str) -> Space:
     return Space.of(base, fields, name, [] if first is None else _first(first, fields, reader))
 
 
-def _first(given: object, fields: Mapping[str, Parameter], reader: "_ValueReader") -> list[dict[str, Any]]:
-    """Return the assignments to try before all others."""
-    if not isinstance(given, list) or not all(isinstance(entry, Mapping) for entry in given):
-        raise RecipeError(f"{_FIRST} of a space must be a list of mappings from its paths to values, got {given!r}")
-    return [{str(path): _one(str(path), value, fields, reader) for path, value in entry.items()} for entry in given]
+def _first(entries: object, fields: Mapping[str, Parameter], reader: "_ValueReader") -> list[dict[str, Any]]:
+    """Return the entries to try before all others."""
+    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
+        raise RecipeError(f"{_FIRST} of a space must be a list of mappings from its paths to values, got {entries!r}")
+    return [{str(path): _one(str(path), value, fields, reader) for path, value in entry.items()} for entry in entries]
 
 
 def _one(path: str, plain: object, fields: Mapping[str, Parameter], reader: "_ValueReader") -> Any:
@@ -87,27 +87,27 @@ def _one(path: str, plain: object, fields: Mapping[str, Parameter], reader: "_Va
     return reader.value(path, plain) if path in fields else plain
 
 
-def _parameter(path: str, given: object, reader: "_ValueReader") -> Parameter:
-    if isinstance(given, list):
-        return Choice(tuple(reader.value(path, value) for value in given))
-    if not isinstance(given, Mapping):
-        raise RecipeError(f"{path} of a space must be a list of values or a range, got {given!r}; write [{given!r}]")
-    keys = ("values", "only_if") if "values" in given else _RANGE
-    require_known(f"{path} of a space", given, keys, f"hold {', '.join(keys)}")
-    if not isinstance(given.get("only_if") or {}, Mapping):
-        raise RecipeError(f"only_if of {path} of a space must map paths to values, got {given['only_if']!r}")
-    if not isinstance(given.get("values", []), list):
-        raise RecipeError(f"values of {path} of a space must be a list, got {given['values']!r}")
+def _parameter(path: str, values: object, reader: "_ValueReader") -> Parameter:
+    if isinstance(values, list):
+        return Choice(tuple(reader.value(path, value) for value in values))
+    if not isinstance(values, Mapping):
+        raise RecipeError(f"{path} of a space must be a list of values or a range, got {values!r}; write [{values!r}]")
+    keys = ("values", "only_if") if "values" in values else _RANGE
+    require_known(f"{path} of a space", values, keys, f"hold {', '.join(keys)}")
+    if not isinstance(values.get("only_if") or {}, Mapping):
+        raise RecipeError(f"only_if of {path} of a space must map paths to values, got {values['only_if']!r}")
+    if not isinstance(values.get("values", []), list):
+        raise RecipeError(f"values of {path} of a space must be a list, got {values['values']!r}")
     conditions = {
-        str(other): [reader.value(str(other), value) for value in (wanted if isinstance(wanted, list) else [wanted])]
-        for other, wanted in (given.get("only_if") or {}).items()
+        str(owner): [reader.value(str(owner), value) for value in (allowed if isinstance(allowed, list) else [allowed])]
+        for owner, allowed in (values.get("only_if") or {}).items()
     }
-    if "values" in given:
-        return Choice(tuple(reader.value(path, value) for value in given["values"]), conditions)
-    if "low" not in given or "high" not in given:
-        raise RecipeError(f"{path} of a space must have values, or low and high, got {dict(given)!r}")
-    low, high, log = _number(given["low"], path), _number(given["high"], path), bool(given.get("log", False))
-    step = None if given.get("step") is None else _number(given["step"], path)
+    if "values" in values:
+        return Choice(tuple(reader.value(path, value) for value in values["values"]), conditions)
+    if "low" not in values or "high" not in values:
+        raise RecipeError(f"{path} of a space must have values, or low and high, got {dict(values)!r}")
+    low, high, log = _number(values["low"], path), _number(values["high"], path), bool(values.get("log", False))
+    step = None if values.get("step") is None else _number(values["step"], path)
     if isinstance(low, int) and isinstance(high, int):
         return IntRange(low, high, log, int(step or 1), conditions)
     return Uniform(float(low), float(high), log, step, conditions)
@@ -140,7 +140,7 @@ class _ValueReader:
         try:
             return _value(path, plain, self.base)
         except RecipeError:
-            if any(path.startswith(f"{other}.") for other in self.paths):
+            if any(path.startswith(f"{parent}.") for parent in self.paths):
                 return plain  # the path is inside a value that another parameter sets
             raise
 
@@ -150,23 +150,23 @@ def _value(path: str, plain: object, base: Recipe) -> Any:
 
     The plain data are put into the plain base recipe, and the codec of recipes reads the whole.
     """
-    whole = to_plain(base)
-    node: Any = whole
-    *before, last = path.split(".")
-    for part in before:
-        if isinstance(node, list) and part.isdigit() and int(part) < len(node):
-            node = node[int(part)]
+    tree = to_plain(base)
+    node: Any = tree
+    *parents, last = path.split(".")
+    for key in parents:
+        if isinstance(node, list) and key.isdigit() and int(key) < len(node):
+            node = node[int(key)]
             continue
-        if not isinstance(node, dict) or not isinstance(node.get(part), dict | list):
+        if not isinstance(node, dict) or not isinstance(node.get(key), dict | list):
             return plain  # inside a value that another parameter sets, or unknown, for which Space.of raises
-        node = node[part]
+        node = node[key]
     if isinstance(node, list):
         if not last.isdigit() or int(last) >= len(node):
             return plain  # unknown, for which Space.of raises
         node[int(last)] = plain
     else:
         node[last] = plain
-    found: Any = from_plain(whole)
-    for part in path.split("."):
-        found = found[int(part)] if isinstance(found, tuple) else getattr(found, part)
-    return found
+    value: Any = from_plain(tree)
+    for key in path.split("."):
+        value = value[int(key)] if isinstance(value, tuple) else getattr(value, key)
+    return value

@@ -42,8 +42,8 @@ def show_search(output: Output, result: "SearchResult", metric: str, again: str 
     names = [name for name in result.trials[0].objectives if name != "accuracy"] if result.trials else []
     # The log and search.json also say what was computed for a trial; a narrow terminal has no room for it.
     wide = console.width >= _WIDE
-    shown = ranked[:_MAX_ROWS]
-    written = score_format([trial.score for trial in shown if trial.score is not None])
+    rows = ranked[:_MAX_ROWS]
+    written = score_format([trial.score for trial in rows if trial.score is not None])
     reference = format(result.reference.value, written)
     table = Table(title=f"{len(result.trials)} trials; float model: {metric} {reference}", box=SIMPLE)
     numbers = ("trial", "score", "95 %", "drop", *names, "seconds")
@@ -52,7 +52,7 @@ def show_search(output: Output, result: "SearchResult", metric: str, again: str 
         table.add_column(metric if name == "score" else name, justify="right", no_wrap=True)
     for name in texts:
         table.add_column(name, overflow="fold")
-    for trial in shown:
+    for trial in rows:
         row = cells(trial_texts(trial, number_text=lambda value: format(value, written)), (*numbers, *texts))
         is_best = result.best is not None and trial.number == result.best.number
         table.add_row(*map(escape, row), style="bold" if is_best else None)

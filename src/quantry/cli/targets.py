@@ -93,11 +93,11 @@ def targets(
         output.result(_entry(target))
 
 
-def _list(console: Console, known: tuple["Target", ...]) -> None:
+def _list(console: Console, entries: tuple["Target", ...]) -> None:
     table = Table(title="Targets", box=SIMPLE, pad_edge=False)
     for heading in ("name", "what it is", "recommended", "runs here"):
         table.add_column(heading, no_wrap=heading in ("name", "recommended"))
-    for target in known:
+    for target in entries:
         table.add_row(target.name, escape(target.summary), "\n".join(target.recommended), escape(_runs_shortly(target)))
     console.print(table)
     console.print("`quantry targets NAME` prints the rules of one and the presets that it takes.", soft_wrap=True)
@@ -130,7 +130,7 @@ def _show(console: Console, target: "Target") -> None:
     for heading in ("rule", "what must hold", "otherwise", "source"):
         table.add_column(heading, overflow="fold")
     for rule in target.rules:
-        table.add_row(*(escape(part) for part in (rule.name, rule.text, rule.consequence, rule.source)))
+        table.add_row(*(escape(cell) for cell in (rule.name, rule.text, rule.consequence, rule.source)))
     if target.rules:
         console.print(table)
     console.print(f"recommended: {', '.join(target.recommended)}", soft_wrap=True)

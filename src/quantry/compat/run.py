@@ -59,34 +59,34 @@ def our_module(module: str) -> ModuleType | None:
     if name is None:
         return _stand_in(module)
     try:
-        found = importlib.import_module(name)
+        ours = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             return None
         raise
     if module.startswith("quark.torch"):
-        return _torch_copy(module, found)
-    return _onnx_copy(module, found) if module.startswith("quark.onnx.") else found
+        return _torch_copy(module, ours)
+    return _onnx_copy(module, ours) if module.startswith("quark.onnx.") else ours
 
 
-def _onnx_copy(module: str, found: ModuleType) -> ModuleType:
+def _onnx_copy(module: str, original: ModuleType) -> ModuleType:
     """Return a module with the names of a facade's module, and with every name of `quantry.onnx`.
 
     AMD's modules import from each other and names have moved between versions, so scripts import
     ``Int8Spec`` from ``config.config`` as well as from ``config.spec``.
     """
     ours = importlib.import_module(FACADES["quark.onnx"])
-    copied = ModuleType(module, found.__doc__)
-    copied.__dict__.update({name: value for name, value in vars(found).items() if not name.startswith("__")})
-    if hasattr(found, "__path__"):
+    copied = ModuleType(module, original.__doc__)
+    copied.__dict__.update({name: value for name, value in vars(original).items() if not name.startswith("__")})
+    if hasattr(original, "__path__"):
         copied.__path__ = []
-    copied.__all__ = getattr(found, "__all__", [])  # type: ignore[attr-defined]
+    copied.__all__ = getattr(original, "__all__", [])  # type: ignore[attr-defined]
 
     def other_name(name: str) -> Any:
-        value = getattr(found, name, None)
+        value = getattr(original, name, None)
         if value is None and not name.startswith("_"):
             value = getattr(ours, name, None)
-        if value is None or (isinstance(value, ModuleType) and not hasattr(found, name)):
+        if value is None or (isinstance(value, ModuleType) and not hasattr(original, name)):
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         return value
 
@@ -94,7 +94,7 @@ def _onnx_copy(module: str, found: ModuleType) -> ModuleType:
     return copied
 
 
-def _torch_copy(module: str, found: ModuleType) -> ModuleType:
+def _torch_copy(module: str, original: ModuleType) -> ModuleType:
     """Return a new module with every name of `quantry.torch`, and those that only the module of that path has.
 
     AMD has a module ``quark.torch.export``; `quantry.torch.export` is a function. Importing AMD's submodule sets the
@@ -103,12 +103,12 @@ def _torch_copy(module: str, found: ModuleType) -> ModuleType:
     ours = importlib.import_module(FACADES["quark.torch"])
     copied = ModuleType(module, ours.__doc__)
     copied.__path__ = []
-    own = [name for name in getattr(found, "__all__", ()) if name not in ours.__all__]
-    copied.__all__ = [*ours.__all__, *own]  # type: ignore[attr-defined]
+    missing = [name for name in getattr(original, "__all__", ()) if name not in ours.__all__]
+    copied.__all__ = [*ours.__all__, *missing]  # type: ignore[attr-defined]
     for name in ours.__all__:
         setattr(copied, name, getattr(ours, name))
-    for name in own:
-        setattr(copied, name, getattr(found, name))
+    for name in missing:
+        setattr(copied, name, getattr(original, name))
     return copied
 
 
@@ -122,10 +122,10 @@ def _stand_in(module: str) -> ModuleType | None:
     if module in _OTHERS:
         facade, names = _OTHERS[module]
         ours = importlib.import_module(facade)
-        other = ModuleType(module, f"Names of {facade} under AMD's path.")
+        module_copy = ModuleType(module, f"Names of {facade} under AMD's path.")
         for name in names:
-            setattr(other, name, getattr(ours, name))
-        return other
+            setattr(module_copy, name, getattr(ours, name))
+        return module_copy
     if not any(name == module or name.startswith(f"{module}.") for name in (*FACADES, *_LOGS, *_OTHERS)):
         return None
     package = ModuleType(module, "Parent package of redirected modules.")
@@ -193,8 +193,8 @@ def mapped_imports() -> Iterator[None]:
         >>> ModelQuantizer.__module__
         'quantry.onnx.quantizer'
     """
-    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in ROOTS}
-    for name in before:
+    replaced = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in ROOTS}
+    for name in replaced:
         del sys.modules[name]
     finder = _Finder()
     sys.meta_path.insert(0, finder)
@@ -204,7 +204,7 @@ def mapped_imports() -> Iterator[None]:
         sys.meta_path.remove(finder)
         for name in [name for name in sys.modules if name.partition(".")[0] in ROOTS]:
             del sys.modules[name]
-        sys.modules.update(before)
+        sys.modules.update(replaced)
 
 
 def run_script(script: Path, arguments: Sequence[str] = ()) -> None:
@@ -234,10 +234,10 @@ def run_module(module: str, arguments: Sequence[str] = ()) -> None:
     """
     with _process([module, *arguments], Path.cwd()):
         if module.partition(".")[0] in ROOTS:
-            found = our_module(module.removesuffix(".py"))
-            if found is None or not hasattr(found, "main"):
+            ours = our_module(module.removesuffix(".py"))
+            if ours is None or not hasattr(ours, "main"):
                 raise RecipeError(f"MODULE must be a tool that quantry has, got {module}; see docs/migration.md")
-            found.main(list(arguments))
+            ours.main(list(arguments))
             return
         try:
             runpy.run_module(module, run_name="__main__", alter_sys=True)
@@ -250,14 +250,14 @@ def run_module(module: str, arguments: Sequence[str] = ()) -> None:
 @contextmanager
 def _process(arguments: list[str], folder: Path) -> Iterator[None]:
     """Set the command line and the first folder of imports for the duration of a run, with AMD's imports mapped."""
-    before = sys.argv, list(sys.path)
+    state = sys.argv, list(sys.path)
     sys.argv = arguments
     sys.path.insert(0, str(folder))
     try:
         with mapped_imports(), _sessions_without_library():
             yield
     finally:
-        sys.argv, sys.path[:] = before
+        sys.argv, sys.path[:] = state
 
 
 @contextmanager

@@ -34,7 +34,7 @@ def call_faults(node: ast.Call, function: Any, spelling: str) -> Iterator[Fault]
     if function is get_default_config or function is QConfig.get_default_config:
         yield from _named(node, spelling)
         return
-    known = _parameters(function)
+    accepted = _parameters(function)
     yield from _too_many(node, function, spelling)
     for keyword in node.keywords:
         if keyword.arg is None:
@@ -43,8 +43,8 @@ def call_faults(node: ast.Call, function: Any, spelling: str) -> Iterator[Fault]
             yield from _options(keyword.value, ROWS, "extra_options")
         elif function is QConfig and keyword.arg in ROWS:
             yield from _option(ROWS[keyword.arg], keyword.value, f"{spelling}({keyword.arg}=...)")
-        elif known is not None and keyword.arg not in known:
-            yield f"{spelling}({keyword.arg}=...)", f"does not exist{nearest_spelling(keyword.arg, known)}"
+        elif accepted is not None and keyword.arg not in accepted:
+            yield f"{spelling}({keyword.arg}=...)", f"does not exist{nearest_spelling(keyword.arg, accepted)}"
 
 
 def _too_many(node: ast.Call, function: Any, spelling: str) -> Iterator[Fault]:
@@ -76,8 +76,8 @@ def _parameters(function: Any) -> tuple[str, ...] | None:
     except (TypeError, ValueError):
         return None
     if function is QConfig:
-        own = tuple(entry.name for entry in parameters if entry.kind is not inspect.Parameter.VAR_KEYWORD)
-        return (*own, "extra_options", *ROWS)
+        names = tuple(entry.name for entry in parameters if entry.kind is not inspect.Parameter.VAR_KEYWORD)
+        return (*names, "extra_options", *ROWS)
     if any(entry.kind is inspect.Parameter.VAR_KEYWORD for entry in parameters):
         return None
     return tuple(entry.name for entry in parameters)
@@ -99,27 +99,27 @@ def assignment_faults(node: ast.Assign) -> Iterator[Fault]:
             yield from _options(value, ROWS, "extra_options")
 
 
-def _options(node: ast.Dict, known: Mapping[str, OptionRow], where: str) -> Iterator[Fault]:
+def _options(node: ast.Dict, rows: Mapping[str, OptionRow], path: str) -> Iterator[Fault]:
     for key, value in zip(node.keys, node.values, strict=True):
         if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
             continue
-        place = f"{where}[{key.value!r}]"
-        row = known.get(key.value)
+        entry_path = f"{path}[{key.value!r}]"
+        row = rows.get(key.value)
         if row is None:
-            yield place, f"does not exist{nearest_spelling(key.value, known)}"
+            yield entry_path, f"does not exist{nearest_spelling(key.value, rows)}"
         elif key.value in NESTED and isinstance(value, ast.Dict):
-            yield from _options(value, {inner.key: inner for inner in NESTED[key.value]}, place)
+            yield from _options(value, {inner.key: inner for inner in NESTED[key.value]}, entry_path)
         else:
-            yield from _option(row, value, place)
+            yield from _option(row, value, entry_path)
 
 
-def _option(row: OptionRow, node: ast.expr, where: str) -> Iterator[Fault]:
+def _option(row: OptionRow, node: ast.expr, path: str) -> Iterator[Fault]:
     try:
         value = ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError):
         return
     if row.refused and value not in row.harmless:
-        yield f"{where} = {value!r}", f"is not supported: {row.refused}"
+        yield f"{path} = {value!r}", f"is not supported: {row.refused}"
 
 
 _ABSENT = object()
@@ -154,20 +154,20 @@ def scan_script(script: Path) -> tuple[Missing, ...]:
     Raises:
         RecipeError: It cannot be read or is not valid Python.
     """
-    found: dict[tuple[str, str], Missing] = {}
-    waiting, seen = [script], {script.resolve()}
+    missing: dict[tuple[str, str], Missing] = {}
+    queue, visited = [script], {script.resolve()}
     # As for python SCRIPT: absolute imports, also those of modules in packages, start at the folder of the script.
     roots = [script.parent]
-    while waiting:
-        path = waiting.pop()
+    while queue:
+        path = queue.pop()
         tree = _parsed(path)
         for entry in _Scan(path).of(tree):
-            found.setdefault((str(entry.path), entry.name), entry)
+            missing.setdefault((str(entry.path), entry.name), entry)
         for module in _local_modules(tree, path.parent, roots):
-            if module.resolve() not in seen:
-                seen.add(module.resolve())
-                waiting.append(module)
-    return tuple(sorted(found.values(), key=lambda entry: (str(entry.path), entry.line)))
+            if module.resolve() not in visited:
+                visited.add(module.resolve())
+                queue.append(module)
+    return tuple(sorted(missing.values(), key=lambda entry: (str(entry.path), entry.line)))
 
 
 def _parsed(path: Path) -> ast.Module:
@@ -182,17 +182,17 @@ def _parsed(path: Path) -> ast.Module:
 def _local_modules(tree: ast.Module, folder: Path, roots: list[Path]) -> Iterator[Path]:
     for node in ast.walk(tree):
         names: list[str] = []
-        places = roots
+        folders = roots
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             module = node.module or ""
             names = [module, *(f"{module}.{alias.name}".lstrip(".") for alias in node.names)]
-            places = [folder.joinpath(*[".."] * (node.level - 1))] if node.level else roots
+            folders = [folder.joinpath(*[".."] * (node.level - 1))] if node.level else roots
         for name in filter(None, names):
-            parts = name.split(".")
-            for root in places:
-                stems = [root.joinpath(*parts[:depth]) for depth in range(1, len(parts) + 1)]
+            segments = name.split(".")
+            for root in folders:
+                stems = [root.joinpath(*segments[:depth]) for depth in range(1, len(segments) + 1)]
                 files = (path for stem in stems for path in (stem.with_suffix(".py"), stem / "__init__.py"))
                 yield from (path for path in files if path.is_file())
 
@@ -250,20 +250,20 @@ class _Scan:
 
     def _kind(self, node: ast.expr) -> type | None:
         """Return our class of which an expression makes an object; None if it is unknown."""
-        made = self._value(node.func) if isinstance(node, ast.Call) else None
-        if made is get_default_config:
+        called = self._value(node.func) if isinstance(node, ast.Call) else None
+        if called is get_default_config:
             return QuantizationConfig
-        return made if isinstance(made, type) and made.__module__.startswith("quantry.") else None
+        return called if isinstance(called, type) and called.__module__.startswith("quantry.") else None
 
     def _of_object(
         self, node: ast.Attribute, chain: tuple[str, ...], kind: type, called: set[int]
     ) -> Iterator[Missing]:
         """Yield an attribute that no object of a class has."""
         name = chain[1]
-        known = [*dir(kind), *(getattr(kind, "__dataclass_fields__", ()))]
+        attributes = [*dir(kind), *(getattr(kind, "__dataclass_fields__", ()))]
         # Only dataclasses list all of their attributes; of other classes the methods are known.
-        if name not in known and (is_dataclass(kind) or (len(chain) == 2 and id(node) in called)):
-            hint = nearest_spelling(name, [entry for entry in known if not entry.startswith("_")])
+        if name not in attributes and (is_dataclass(kind) or (len(chain) == 2 and id(node) in called)):
+            hint = nearest_spelling(name, [entry for entry in attributes if not entry.startswith("_")])
             yield Missing(self._path, node.lineno, f"{kind.__name__}.{name}", f"does not exist{hint}")
 
     def _imported(self, node: ast.Import | ast.ImportFrom) -> Iterator[Missing]:
@@ -305,10 +305,10 @@ class _Scan:
 
     def _with_dicts(self, node: ast.Call) -> ast.Call:
         """Return a call with dicts instead of the names that hold them."""
-        found = {
+        dicts = {
             entry.arg: self._dicts.get(entry.value.id) for entry in node.keywords if isinstance(entry.value, ast.Name)
         }
-        keywords = [ast.keyword(entry.arg, found.get(entry.arg) or entry.value) for entry in node.keywords]
+        keywords = [ast.keyword(entry.arg, dicts.get(entry.arg) or entry.value) for entry in node.keywords]
         return ast.copy_location(ast.Call(node.func, node.args, keywords), node)
 
     def _attribute(self, node: ast.Attribute, called: set[int]) -> Iterator[Missing]:
@@ -373,8 +373,8 @@ def _chain(node: ast.expr) -> tuple[str, ...]:
     if isinstance(node, ast.Name):
         return (node.id,)
     if isinstance(node, ast.Attribute):
-        before = _chain(node.value)
-        return (*before, node.attr) if before else ()
+        chain = _chain(node.value)
+        return (*chain, node.attr) if chain else ()
     return ()
 
 
@@ -386,17 +386,17 @@ def _member(owner: Any, spelling: str, name: str) -> Any:
 
 
 def _hint(owner: Any, name: str) -> str:
-    known = [known for known in getattr(owner, "__all__", dir(owner)) if not known.startswith("_")]
-    return f"does not exist{nearest_spelling(name, known)}"
+    public = [entry for entry in getattr(owner, "__all__", dir(owner)) if not entry.startswith("_")]
+    return f"does not exist{nearest_spelling(name, public)}"
 
 
 def _guarded(tree: ast.Module) -> set[int]:
     """Return the imports whose failure the script handles itself."""
-    found: set[int] = set()
+    guarded: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Try) and any(_catches_import(handler) for handler in node.handlers):
-            found |= {id(inner) for statement in node.body for inner in ast.walk(statement)}
-    return found
+            guarded |= {id(inner) for statement in node.body for inner in ast.walk(statement)}
+    return guarded
 
 
 def _catches_import(handler: ast.ExceptHandler) -> bool:

@@ -20,7 +20,7 @@ _ACRONYMS = {"lr": "LR", "qdq": "QDQ", "gds": "GDS", "mse": "MSE", "cle": "CLE",
 
 def _option_name(argument: str) -> str:
     """Return the option for an argument: NumIterations for ``num_iterations``."""
-    return _WORDS.sub(lambda found: _ACRONYMS.get(found[1], found[1][0].upper() + found[1][1:]), argument)
+    return _WORDS.sub(lambda match: _ACRONYMS.get(match[1], match[1][0].upper() + match[1][1:]), argument)
 
 
 @dataclass
@@ -45,13 +45,13 @@ class AlgoConfig(KnownAttributes, KnownArguments):
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
         """Return the algorithm for settings under option names, such as NumIterations."""
-        arguments = {_option_name(part.name): part.name for part in fields(cls)}
+        arguments = {_option_name(field.name): field.name for field in fields(cls)}
         return cls(**{arguments[name]: value for name, value in settings.items() if name in arguments})
 
     def settings(self) -> dict[str, Any]:
         """Return the settings under option names, without those left at None."""
-        given = {part.name: getattr(self, part.name) for part in fields(self)}
-        return {_option_name(name): value for name, value in given.items() if value is not None}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {_option_name(name): value for name, value in values.items() if value is not None}
 
     def options(self) -> dict[str, Any]:
         """Return the ``extra_options`` that ask for this algorithm."""
@@ -98,14 +98,14 @@ def _algorithm(name: str, title: str, arguments: str, base: _Algorithm, **defaul
         defaults: Defaults that are not None.
     """
     rows = {row.key: row for row in NESTED[base.holder]} if base.holder else ROWS
-    parts: list[tuple[str, Any, Any]] = [
+    argument_fields: list[tuple[str, Any, Any]] = [
         (argument, rows[_option_name(argument)].kind.annotation | None, defaults.get(argument))
         for argument in arguments.split()
     ]
-    made: Any = make_dataclass(name, parts, bases=(base,), namespace={"__module__": __name__})
+    algorithm: Any = make_dataclass(name, argument_fields, bases=(base,), namespace={"__module__": __name__})
     lines = "".join(f"    {argument}: {rows[_option_name(argument)].meaning}\n" for argument in arguments.split())
-    made.__doc__ = f"{title}\n\nAttributes:\n{lines}"
-    return made  # type: ignore[no-any-return]
+    algorithm.__doc__ = f"{title}\n\nAttributes:\n{lines}"
+    return algorithm  # type: ignore[no-any-return]
 
 
 class _Equalization(AlgoConfig):

@@ -104,8 +104,8 @@ def _half(array: Any) -> Any:
     return array.astype(np.float16) if array.dtype == np.float32 else array
 
 
-def _is_nchw(array: Any, wanted: bool) -> bool:
-    return wanted and np.ndim(array) == 4
+def _is_nchw(array: Any, channels_first: bool) -> bool:
+    return channels_first and np.ndim(array) == 4
 
 
 class RandomDataReader(_ListReader):
@@ -205,17 +205,17 @@ def signatures(model: Any) -> tuple[InputSignature, ...]:
     return input_signatures(model_source(model).load())
 
 
-def _named_shapes(given: Any, inputs: tuple[InputSignature, ...]) -> dict[str, tuple[Any, ...]]:
+def _named_shapes(input_shape: Any, inputs: tuple[InputSignature, ...]) -> dict[str, tuple[Any, ...]]:
     """Return shapes by input for the three forms that AMD's packages accept."""
-    if isinstance(given, Mapping):
-        return {name: tuple(shape) for name, shape in given.items()}
-    shapes = list(given or ())
+    if isinstance(input_shape, Mapping):
+        return {name: tuple(shape) for name, shape in input_shape.items()}
+    shapes = list(input_shape or ())
     if shapes and all(isinstance(length, int) for length in shapes):
         shapes = [shapes]
     if shapes and len(shapes) != len(inputs):
         raise DataError(
             f"RandomDataReader must be given a shape for each of the {len(inputs)} inputs "
-            f"({', '.join(signature.name for signature in inputs)}) or a dict of them by name, got {given!r}"
+            f"({', '.join(signature.name for signature in inputs)}) or a dict of them by name, got {input_shape!r}"
         )
     return {signature.name: tuple(shape) for signature, shape in zip(inputs, shapes, strict=False)}
 
@@ -234,9 +234,9 @@ def _shaped(array: NDArray[Any], shape: tuple[int, ...] | None) -> NDArray[Any]:
     return array.reshape(shape)
 
 
-def _check_name(name: str, inputs: tuple[InputSignature, ...], where: str) -> None:
-    known = [signature.name for signature in inputs]
-    if name not in known:
+def _check_name(name: str, inputs: tuple[InputSignature, ...], reader: str) -> None:
+    names = [signature.name for signature in inputs]
+    if name not in names:
         raise DataError(
-            f"{where} must be given names of inputs ({', '.join(known)}), got {name!r}{nearest_spelling(name, known)}"
+            f"{reader} must be given names of inputs ({', '.join(names)}), got {name!r}{nearest_spelling(name, names)}"
         )

@@ -53,29 +53,29 @@ def dump_model(
     if isinstance(shape, str | os.PathLike):
         shape, output_dir = None, shape
     graph = model_source(source).load()
-    quantized, others = _tensors(graph)
+    quantized, floats = _tensors(graph)
     if not quantized:
         raise ModelError("dump_model must be given a quantized model, got one without quantized tensors")
     reader = RandomDataReader(source, shape) if dump_data_reader is None else dump_data_reader
     sample = reader.get_next()
     if sample is None:
         raise DataError(f"dump_data_reader must have a sample left, got none; {type(reader).__name__}")
-    outputs = _run(graph, quantized + (others if dump_float else []), sample)
+    outputs = _run(graph, quantized + (floats if dump_float else []), sample)
     folder = Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    taken: set[str] = set()
+    file_names: set[str] = set()
     for name, array in {**dict(_constants(graph)), **outputs}.items():
-        _write(folder / _file_name(name, taken), array)
+        _write(folder / _file_name(name, file_names), array)
 
 
 def _tensors(model: ir.Model) -> tuple[list[ir.Value], list[ir.Value]]:
     """Return the values that hold quantized tensors, and all others."""
     quantized: list[ir.Value] = []
-    others: list[ir.Value] = []
+    floats: list[ir.Value] = []
     for node in model.graph:
-        values = quantized if is_quantize(node) or is_fake_quantize(node) else others
+        values = quantized if is_quantize(node) or is_fake_quantize(node) else floats
         values.extend(value for value in node.outputs if value.name)
-    return quantized, others
+    return quantized, floats
 
 
 def _constants(model: ir.Model) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -89,19 +89,19 @@ def _constants(model: ir.Model) -> Iterator[tuple[str, NDArray[Any]]]:
 def _run(model: ir.Model, values: list[ir.Value], sample: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
     present = {value.name for value in model.graph.outputs}
     model.graph.outputs.extend(value for value in values if value.name not in present)
-    wanted = {value.name for value in values}
+    names = {value.name for value in values}
     results = run_session(simulation_session(model), dict(sample))
-    return {name: array for name, array in results.items() if name in wanted}
+    return {name: array for name, array in results.items() if name in names}
 
 
-def _file_name(tensor: str, taken: set[str]) -> str:
+def _file_name(tensor: str, file_names: set[str]) -> str:
     """Return a unique file name for a tensor: ``a/b`` and ``a_b`` would both be ``a_b``."""
     plain = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in tensor)
     name, count = plain, 1
-    while name.casefold() in taken:  # Some file systems ignore case.
+    while name.casefold() in file_names:  # Some file systems ignore case.
         count += 1
         name = f"{plain}_{count}"
-    taken.add(name.casefold())
+    file_names.add(name.casefold())
     return name
 
 
@@ -184,13 +184,13 @@ def create_infer_session_for_onnx_model(
     """
     # By name, because scripts of `quantry compat` get other session options than `quantry.runtime` has.
     runtime: Any = import_module("onnxruntime")
-    chosen = ["CPUExecutionProvider"] if providers is None else providers
+    names = ["CPUExecutionProvider"] if providers is None else providers
     with tempfile.TemporaryDirectory(prefix="quantry-") as folder:
         model = model_input
         if isinstance(model_input, onnx.ModelProto):
             model = str(Path(folder) / "model.onnx")
             onnx.save(model_input, model, save_as_external_data=use_external_data_format)
         try:
-            return runtime.InferenceSession(model, sess_options, chosen, provider_options, **kwargs)
+            return runtime.InferenceSession(model, sess_options, names, provider_options, **kwargs)
         except Exception as error:  # onnxruntime's exceptions share no base class
             raise ModelError(f"onnxruntime must accept the model, got {error}") from error

@@ -126,13 +126,13 @@ _DATA_TYPES = {
 }
 
 
-def own_member(value: object, accepted: tuple[type[Enum], ...], where: str) -> Enum:
+def own_member(value: object, accepted: tuple[type[Enum], ...], option: str) -> Enum:
     """Return our member for a member of the same enumeration of any library.
 
     Args:
         value: A member of one of our enumerations, or of another library's enumeration of the same name.
         accepted: The enumerations to look in.
-        where: The field, for messages.
+        option: The field, for messages.
 
     Raises:
         RecipeError: The value is not such a member.
@@ -141,61 +141,61 @@ def own_member(value: object, accepted: tuple[type[Enum], ...], where: str) -> E
         >>> own_member(QuantType.QInt8, TYPES, "activation_type").name
         'QInt8'
     """
-    known = {kind.__name__: kind for kind in accepted}
+    kinds = {kind.__name__: kind for kind in accepted}
     if ExtendedQuantType in accepted:
-        known["VitisQuantType"] = ExtendedQuantType
+        kinds["VitisQuantType"] = ExtendedQuantType
     if not isinstance(value, Enum):
-        raise _not_a_member(value, accepted, where)
-    kind = known.get(type(value).__name__)
+        raise _not_a_member(value, accepted, option)
+    kind = kinds.get(type(value).__name__)
     if kind is not None and value.name in kind.__members__:
         return kind[value.name]
-    spellings = [f"{name}.{member}" for name, kind in known.items() for member in kind.__members__]
+    spellings = [f"{name}.{member}" for name, kind in kinds.items() for member in kind.__members__]
     raise RecipeError(
-        f"{where} must be one of {', '.join(spellings)}, got {value!r}{nearest_spelling(str(value), spellings)}"
+        f"{option} must be one of {', '.join(spellings)}, got {value!r}{nearest_spelling(str(value), spellings)}"
     )
 
 
-def _not_a_member(value: object, accepted: tuple[type[Enum], ...], where: str) -> RecipeError:
+def _not_a_member(value: object, accepted: tuple[type[Enum], ...], option: str) -> RecipeError:
     """Return the error for a value that is not an enumeration member, such as 'QInt8', with the likely member."""
     members = [member for kind in accepted for member in kind]
-    wanted = str(value).rpartition(".")[2].casefold()
-    likely = next((member for member in members if member.name.casefold() == wanted), members[0])
+    spelling = str(value).rpartition(".")[2].casefold()
+    likely = next((member for member in members if member.name.casefold() == spelling), members[0])
     kind = type(likely).__name__
     article = "an" if kind[0] in "AEIOU" else "a"
     return RecipeError(
-        f"{where} must be {article} {kind} such as {likely}, got {value!r} of type {type(value).__name__}"
+        f"{option} must be {article} {kind} such as {likely}, got {value!r} of type {type(value).__name__}"
     )
 
 
-def method_of(member: Enum, where: str) -> Method:
+def method_of(member: Enum, option: str) -> Method:
     """Return the calibration method of a member.
 
     Args:
         member: One of our members.
-        where: The field, for messages.
+        option: The field, for messages.
 
     Raises:
         RecipeError: quantry does not have the method; the message names the nearest.
     """
     method = _METHODS.get(member)
     if method is None:
-        raise RecipeError(f"{where} cannot be {member}: {_NO_METHOD[member.name]}")
+        raise RecipeError(f"{option} cannot be {member}: {_NO_METHOD[member.name]}")
     return method
 
 
-def spec_of(member: Enum, where: str) -> TensorSpec:
+def spec_of(member: Enum, option: str) -> TensorSpec:
     """Return the symmetric per-tensor specification of a type.
 
     Args:
         member: A member of QuantType or ExtendedQuantType.
-        where: The field, for messages.
+        option: The field, for messages.
 
     Raises:
         RecipeError: quantry does not have the type.
     """
     dtype = _DATA_TYPES.get(member.name)
     if dtype is None:
-        raise RecipeError(f"{where} cannot be {member}: quantry does not have the type")
+        raise RecipeError(f"{option} cannot be {member}: quantry does not have the type")
     return TensorSpec(dtype, granularity=PerBlock()) if dtype.is_block else TensorSpec(dtype)
 
 
@@ -208,5 +208,5 @@ def type_of(dtype: DataType) -> AnyType:
     """
     if dtype.is_block:
         return ExtendedQuantType.QMX if dtype.value.startswith(("mxfp", "mxint")) else ExtendedQuantType.QBFP
-    name = next(name for name, known in _DATA_TYPES.items() if known == dtype)
+    name = next(name for name, data_type in _DATA_TYPES.items() if data_type == dtype)
     return QuantType[name] if name in QuantType.__members__ else ExtendedQuantType[name]

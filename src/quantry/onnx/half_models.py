@@ -58,7 +58,7 @@ def with_half_ends(model: onnx.ModelProto, original: onnx.ModelProto) -> onnx.Mo
     result = onnx.ModelProto()
     result.CopyFrom(model)
     graph = result.graph
-    before, after = [], []
+    input_casts, output_casts = [], []
     for value in (*graph.input, *graph.output):
         if value.name not in half:
             continue
@@ -67,11 +67,11 @@ def with_half_ends(model: onnx.ModelProto, original: onnx.ModelProto) -> onnx.Mo
             node.input[:] = [inner if name == value.name else name for name in node.input]
             node.output[:] = [inner if name == value.name else name for name in node.output]
         if value.name in {entry.name for entry in graph.input}:
-            before.append(onnx.helper.make_node("Cast", [value.name], [inner], to=onnx.TensorProto.FLOAT))
+            input_casts.append(onnx.helper.make_node("Cast", [value.name], [inner], to=onnx.TensorProto.FLOAT))
         else:
-            after.append(onnx.helper.make_node("Cast", [inner], [value.name], to=onnx.TensorProto.FLOAT16))
+            output_casts.append(onnx.helper.make_node("Cast", [inner], [value.name], to=onnx.TensorProto.FLOAT16))
         value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
-    nodes = [*before, *graph.node, *after]
+    nodes = [*input_casts, *graph.node, *output_casts]
     del graph.node[:]
     graph.node.extend(nodes)
     return result

@@ -62,9 +62,10 @@ class Tool:
             RecipeError: There is no model.
         """
         if isinstance(model, argparse.Namespace):
-            given = vars(model)
             names = (*_INPUTS, *_OUTPUTS, *self.options)
-            return self.run(**{name: value for name, value in given.items() if name in names and value is not None})
+            return self.run(
+                **{name: value for name, value in vars(model).items() if name in names and value is not None}
+            )
         sources = [options.pop(name) for name in _INPUTS if name in options]
         targets = [options.pop(name) for name in _OUTPUTS if name in options and name not in self.options]
         if not targets and values and isinstance(values[0], str | PathLike) and Path(values[0]).suffix in _SUFFIXES:
@@ -74,8 +75,8 @@ class Tool:
         result = self.function(self._read(sources[0] if model is None else model), *values, **options)
         if targets and targets[0]:
             if isinstance(result, ir.Model | onnx.ModelProto):
-                made = ir.serde.deserialize_model(result) if isinstance(result, onnx.ModelProto) else result
-                write_model(made, Path(targets[0]))
+                output = ir.serde.deserialize_model(result) if isinstance(result, onnx.ModelProto) else result
+                write_model(output, Path(targets[0]))
             elif isinstance(result, str):
                 write_file(targets[0], result)
         return ir.serde.serialize_model(result) if isinstance(result, ir.Model) else result
@@ -86,10 +87,10 @@ class Tool:
         Args:
             arguments: The command line; None takes that of the process.
         """
-        given = vars(self._parser().parse_args(arguments))
-        source, target = given.pop("input"), given.pop("output")
-        stored_outside = given.pop("save_as_external_data")
-        options = {name: given[name] for name in self.options}
+        values = vars(self._parser().parse_args(arguments))
+        source, target = values.pop("input"), values.pop("output")
+        stored_outside = values.pop("save_as_external_data")
+        options = {name: values[name] for name in self.options}
         if not self.writes:
             self.run(source, **options)
             return
@@ -99,9 +100,9 @@ class Tool:
         write_model(model, Path(target), **({"external_data_threshold": 0} if stored_outside else {}))
         sys.stdout.write(f"wrote {target}\n")
 
-    def _read(self, given: Any) -> Any:
+    def _read(self, model: Any) -> Any:
         """Return what the function takes."""
-        return model_source(given).load()
+        return model_source(model).load()
 
     def _parser(self) -> argparse.ArgumentParser:
         parser = argparse.ArgumentParser(prog=self.name)
@@ -147,17 +148,17 @@ class _ToText(Tool):
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
         """Run the tool as a command."""
-        given = self._parser().parse_args(arguments)
-        write_file(given.output, self.run(given.input))
-        sys.stdout.write(f"wrote {given.output}\n")
+        values = self._parser().parse_args(arguments)
+        write_file(values.output, self.run(values.input))
+        sys.stdout.write(f"wrote {values.output}\n")
 
 
 @dataclass(frozen=True)
 class _FromText(Tool):
     """The tool that reads a model from text."""
 
-    def _read(self, given: Any) -> Any:
-        return Path(given).read_text(encoding="utf-8")
+    def _read(self, model: Any) -> Any:
+        return Path(model).read_text(encoding="utf-8")
 
 
 TOOLS = {
@@ -223,8 +224,8 @@ def tool_member(path: str, name: str) -> Any:
         AttributeError: It has no such name.
     """
     tool = TOOLS[path]
-    known = {path: tool.run, "convert": tool.run, "main": tool.main, "run_main": tool.main}
-    known |= dict.fromkeys(TOOL_ALIASES.get(path, "").split(), tool.run) | _OTHERS.get(path, {})
-    if name not in known:
-        raise AttributeError(f"tool {path!r} has no attribute {name!r}{nearest_spelling(name, known)}")
-    return known[name]
+    members = {path: tool.run, "convert": tool.run, "main": tool.main, "run_main": tool.main}
+    members |= dict.fromkeys(TOOL_ALIASES.get(path, "").split(), tool.run) | _OTHERS.get(path, {})
+    if name not in members:
+        raise AttributeError(f"tool {path!r} has no attribute {name!r}{nearest_spelling(name, members)}")
+    return members[name]

@@ -190,10 +190,10 @@ def without_pairs_between(model: ir.Model, between_ops: str | Iterable[tuple[str
         between_ops: Pairs of operator types, or text such as ``Conv,Relu;Mul,Add``.
     """
     listed = (
-        [tuple(part.split(",")) for part in between_ops.split(";")] if isinstance(between_ops, str) else between_ops
+        [tuple(pair.split(",")) for pair in between_ops.split(";")] if isinstance(between_ops, str) else between_ops
     )
-    wanted = {tuple(name.strip() for name in names) for names in listed if any(names)}
-    if not wanted or any(len(names) != 2 for names in wanted):
+    operator_pairs = {tuple(name.strip() for name in names) for names in listed if any(names)}
+    if not operator_pairs or any(len(names) != 2 for names in operator_pairs):
         raise RecipeError(f"between_ops must be pairs such as 'Conv,Relu;Mul,Add', got {between_ops!r}")
     for node in list(model.graph):
         source = before_pair(node.outputs[0])
@@ -201,7 +201,7 @@ def without_pairs_between(model: ir.Model, between_ops: str | Iterable[tuple[str
         readers = {use.node.op_type for use in node.outputs[0].uses()}
         if producer is None or not readers or node.outputs[0].is_graph_output():
             continue
-        if all((producer.op_type, reader) in wanted for reader in readers):
+        if all((producer.op_type, reader) in operator_pairs for reader in readers):
             bypass(node, source)
     remove_unused(model)
     return model
@@ -221,9 +221,9 @@ def without_bfloat16_casts(model: ir.Model) -> ir.Model:
     lift_constants(model)
     for node in list(model.graph):
         source = node.inputs[0] if _is_cast(node, ir.DataType.FLOAT) else None
-        before = None if source is None else source.producer()
-        if before is not None and _is_cast(before, ir.DataType.BFLOAT16) and before.inputs[0] is not None:
-            bypass(node, before.inputs[0])
+        producer = None if source is None else source.producer()
+        if producer is not None and _is_cast(producer, ir.DataType.BFLOAT16) and producer.inputs[0] is not None:
+            bypass(node, producer.inputs[0])
         elif source is not None and source.dtype == ir.DataType.BFLOAT16 and constant_of(source) is not None:
             array = constant_of(source)
             assert array is not None

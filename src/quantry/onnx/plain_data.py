@@ -21,12 +21,12 @@ _CLASSES: dict[str, Any] = {kind.__name__: kind for kind in (*SPECS.values(), *A
 _ENUMS: dict[str, type[enum.Enum]] = {**{kind.__name__: kind for kind in ENUMERATIONS}, "DataType": DataType}
 
 
-def to_plain(value: Any, where: str) -> Any:
+def to_plain(value: Any, path: str) -> Any:
     """Return a value as plain data.
 
     Args:
         value: A configuration or a part of one.
-        where: The field, for messages.
+        path: The field, for messages.
 
     Raises:
         RecipeError: It holds something that is not data, such as a function; the message has its path.
@@ -36,82 +36,86 @@ def to_plain(value: Any, where: str) -> Any:
     if isinstance(value, enum.Enum) and type(value).__name__ in _ENUMS:
         return {_TAG: f"{type(value).__name__}.{value.name}"}
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {key: to_plain(entry, f"{where}[{key!r}]") for key, entry in value.items()}
+        return {key: to_plain(entry, f"{path}[{key!r}]") for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [to_plain(entry, f"{where}[{index}]") for index, entry in enumerate(value)]
+        return [to_plain(entry, f"{path}[{index}]") for index, entry in enumerate(value)]
     if isinstance(value, QTensorConfig | QLayerConfig):
         return value.to_dict()
     if isinstance(value, AlgoConfig):
-        parts = ((part, getattr(value, part.name)) for part in fields(value))
-        given = {part.name: to_plain(entry, f"{where}.{part.name}") for part, entry in parts if entry != part.default}
-        return {"name": value.name, **given}
+        items = ((field, getattr(value, field.name)) for field in fields(value))
+        values = {
+            field.name: to_plain(entry, f"{path}.{field.name}") for field, entry in items if entry != field.default
+        }
+        return {"name": value.name, **values}
     raise RecipeError(
-        f"{where} must hold plain data for to_dict, got {value!r} of type {type(value).__name__}; set it after "
-        "from_dict"
+        f"{path} must hold plain data for to_dict, got {value!r} of type {type(value).__name__}; set it after from_dict"
     )
 
 
-def layer_of(value: Any, where: str) -> Any:
+def layer_of(value: Any, path: str) -> Any:
     """Return a layer's configuration for plain data; None stays None.
 
     Args:
         value: Plain data.
-        where: The field, for messages.
+        path: The field, for messages.
 
     Raises:
         RecipeError: A field or a member is unknown.
     """
     if not isinstance(value, Mapping) or _TAG in value:
-        return from_plain(value, where)
+        return from_plain(value, path)
     return QLayerConfig.from_dict(value)
 
 
-def algorithm_of(value: Any, where: str) -> Any:
+def algorithm_of(value: Any, path: str) -> Any:
     """Return an algorithm for plain data.
 
     Args:
         value: Plain data with the algorithm's name.
-        where: The field, for messages.
+        path: The field, for messages.
 
     Raises:
         RecipeError: There is no algorithm of that name, or it has no such argument.
     """
     if not isinstance(value, Mapping) or _TAG in value:
-        return from_plain(value, where)
-    known = {kind.name: kind for kind in ALGORITHMS}
+        return from_plain(value, path)
+    algorithms = {kind.name: kind for kind in ALGORITHMS}
     name = str(value.get("name"))
-    require_choice(f"the name of an algorithm in {where}", name, known)
-    given = {key: from_plain(entry, f"{where}.{key}") for key, entry in value.items() if key != "name"}
-    if "target_layer_config" in given:
-        given["target_layer_config"] = layer_of(given["target_layer_config"], f"{where}.target_layer_config")
-    return known[name](**given)
+    require_choice(f"the name of an algorithm in {path}", name, algorithms)
+    settings = {key: from_plain(entry, f"{path}.{key}") for key, entry in value.items() if key != "name"}
+    if "target_layer_config" in settings:
+        settings["target_layer_config"] = layer_of(settings["target_layer_config"], f"{path}.target_layer_config")
+    return algorithms[name](**settings)
 
 
-def from_plain(value: Any, where: str) -> Any:
+def from_plain(value: Any, path: str) -> Any:
     """Return the value that `to_plain` was given.
 
     Args:
         value: Plain data.
-        where: The field, for messages.
+        path: The field, for messages.
 
     Raises:
         RecipeError: It names an unknown class or member.
     """
     if isinstance(value, list | tuple):
-        return [from_plain(entry, f"{where}[{index}]") for index, entry in enumerate(value)]
+        return [from_plain(entry, f"{path}[{index}]") for index, entry in enumerate(value)]
     if not isinstance(value, Mapping):
         return value
-    given = {key: from_plain(entry, f"{where}[{key!r}]") for key, entry in value.items() if key != _TAG}
+    values = {key: from_plain(entry, f"{path}[{key!r}]") for key, entry in value.items() if key != _TAG}
     if _TAG not in value:
-        return given
+        return values
     name, _, member = str(value[_TAG]).partition(".")
     if not member and name in _CLASSES:
-        return _CLASSES[name](**given)
+        return _CLASSES[name](**values)
     kind = _ENUMS.get(name)
     if kind is None or member not in kind.__members__:
-        known = [*_CLASSES, *(f"{kind}.{entry}" for kind, found in _ENUMS.items() for entry in found.__members__)]
+        spellings = [
+            *_CLASSES,
+            *(f"{kind}.{entry}" for kind, members in _ENUMS.items() for entry in members.__members__),
+        ]
         raise RecipeError(
-            f"{where} must name a known class or enumeration member, got {value[_TAG]!r}"
-            f"{nearest_spelling(str(value[_TAG]), known)}"
+            f"{path} must name a known class or enumeration member, got {value[_TAG]!r}"
+            f"{nearest_spelling(str(value[_TAG]), spellings)}"
         )
     return kind[member]

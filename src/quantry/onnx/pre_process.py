@@ -67,19 +67,19 @@ def quant_pre_process(  # noqa: PLR0913, PLR0917 - onnxruntime's arguments
     del auto_merge
     _check(int_max, verbose)
     target = Path(output_model_path)
-    place = _ExternalData(all_tensors_to_one_file, external_data_location, external_data_size_threshold)
-    before = _LOG.level
+    external_data = _ExternalData(all_tensors_to_one_file, external_data_location, external_data_size_threshold)
+    log_level = _LOG.level
     _LOG.setLevel(_LEVELS[verbose])
     try:
         model = _prepared(input_model_path, not skip_optimization, not skip_onnx_shape, not skip_symbolic_shape)
         if guess_output_rank:
             _guess_ranks(model)
         if save_as_external_data:
-            _write_external(model, target, place)
+            _write_external(model, target, external_data)
         else:
             write_model(model, target)
     finally:
-        _LOG.setLevel(before)
+        _LOG.setLevel(log_level)
 
 
 @dataclass(frozen=True)
@@ -133,27 +133,27 @@ def _has_guess(node: ir.Node) -> bool:
     return bool(node.outputs) and node.outputs[0].shape is None and source is not None and source.shape is not None
 
 
-def _write_external(model: ir.Model, target: Path, place: _ExternalData) -> None:
+def _write_external(model: ir.Model, target: Path, options: _ExternalData) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     require_regular(target)
-    if place.one_file:
-        location = f"{target.name}.data" if place.location in (None, "", ".", "./") else str(place.location)
+    if options.one_file:
+        location = f"{target.name}.data" if options.location in (None, "", ".", "./") else str(options.location)
         require_regular(target.parent / location)
-        ir.save(model, target, external_data=location, size_threshold_bytes=place.threshold)
+        ir.save(model, target, external_data=location, size_threshold_bytes=options.threshold)
         return
-    folder = Path(place.location or ".")
+    folder = Path(options.location or ".")
     (target.parent / folder).mkdir(parents=True, exist_ok=True)
-    kept = {}
+    tensors = {}
     for number, (name, value) in enumerate(model.graph.initializers.items()):
         tensor = value.const_value
-        if tensor is None or tensor.dtype == ir.DataType.STRING or tensor.nbytes < place.threshold:
+        if tensor is None or tensor.dtype == ir.DataType.STRING or tensor.nbytes < options.threshold:
             continue
-        kept[name] = tensor
+        tensors[name] = tensor
         readable = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in name)
         file = folder / f"{target.stem}.{number}.{readable[:80]}"
         require_regular(target.parent / file)
         (value.const_value,) = ir.external_data.convert_tensors_to_external([tensor], target.parent, file.as_posix())
     ir.save(model, target)
     # Restore the tensors in memory: the model does not have to read them back from the files.
-    for name, tensor in kept.items():
+    for name, tensor in tensors.items():
         model.graph.initializers[name].const_value = tensor

@@ -114,24 +114,24 @@ def _options(recipe: Recipe) -> dict[str, Any]:
         "AlignConcat": "Concat" in scale.align,
         "CalibMovingAverage": isinstance(scale.activation, MinMax) and scale.activation.moving_average is not None,
     }
-    found: dict[str, Any] = {key: True for key, wanted in options.items() if wanted}
+    extra_options: dict[str, Any] = {key: True for key, is_set in options.items() if is_set}
     if scale.activation != Percentile() and isinstance(scale.activation, Percentile):
-        found["Percentile"] = scale.activation.percentile
+        extra_options["Percentile"] = scale.activation.percentile
     if not plan.fused_activations:
-        found |= {f"RemoveQDQConv{operator}": False for operator in FUSIBLE}
+        extra_options |= {f"RemoveQDQConv{operator}": False for operator in FUSIBLE}
     if isinstance(plan.bias, FloatBias):
-        found["QuantizeBias"] = False
-    own = isinstance(plan.bias, OwnBias) and plan.weight.dtype.is_integer and scale.npu is None
-    if own and plan.bias == OwnBias(own_bias_spec(plan.weight)):
-        found["Int32Bias"] = False
+        extra_options["QuantizeBias"] = False
+    has_own_bias = isinstance(plan.bias, OwnBias) and plan.weight.dtype.is_integer and scale.npu is None
+    if has_own_bias and plan.bias == OwnBias(own_bias_spec(plan.weight)):
+        extra_options["Int32Bias"] = False
     for spec in (plan.activation, plan.weight):
-        found |= block_attributes(spec.dtype)
+        extra_options |= block_attributes(spec.dtype)
     if recipe.mix.mixed is not None:
-        found["AutoMixprecision"] = _mix_settings(recipe.mix.mixed)
+        extra_options["AutoMixprecision"] = _mix_settings(recipe.mix.mixed)
     for step in recipe.tune.steps:
         assert isinstance(step, LayerTraining)
-        found["FastFinetune"] = _finetune_settings(step)
-    return found
+        extra_options["FastFinetune"] = _finetune_settings(step)
+    return extra_options
 
 
 def _n_bits_options(weight: TensorSpec, emitted: MatMulNBits) -> dict[str, Any]:
@@ -190,15 +190,15 @@ def get_default_config(config_name: str) -> QuantizationConfig:
         >>> get_default_config("XINT8").enable_npu_cnn
         True
     """
-    found = DEFAULT_CONFIGS.get(config_name)
-    if found is None:
+    config = DEFAULT_CONFIGS.get(config_name)
+    if config is None:
         raise RecipeError(
             f"get_default_config must be given a known name, got {config_name!r}"
             f"{nearest_spelling(str(config_name), DEFAULT_CONFIGS)}; see `quantry presets` for all names"
         )
     for pending in PRESETS[config_name].pending:
         _LOG.info("configuration %s: not yet supported: %s", config_name, pending)
-    return copy.deepcopy(found)
+    return copy.deepcopy(config)
 
 
 class _Copies(Mapping[str, QuantizationConfig]):
@@ -252,10 +252,10 @@ def named_config(module: str, name: str) -> QuantizationConfig | QConfig | dict[
     for ending, make in (("_QCONFIG", default_qconfig), ("_CONFIG", get_default_config)):
         preset = name.removesuffix(ending)
         if name.endswith(ending) and preset in DEFAULT_CONFIGS and name not in _ABSENT:
-            made: QuantizationConfig | QConfig = make(preset)
-            return made
-    known = [f"{preset}{ending}" for preset in DEFAULT_CONFIGS for ending in ("_QCONFIG", "_CONFIG")]
-    hint = nearest_spelling(name, known) if name.endswith("CONFIG") else ""
+            config: QuantizationConfig | QConfig = make(preset)
+            return config
+    names = [f"{preset}{ending}" for preset in DEFAULT_CONFIGS for ending in ("_QCONFIG", "_CONFIG")]
+    hint = nearest_spelling(name, names) if name.endswith("CONFIG") else ""
     raise AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
 
 
@@ -282,8 +282,8 @@ def default_qconfig(config_name: str) -> QConfig:
         input_tensors=_tensor(config, config.activation_type, options.get("ActivationSymmetric")),
         weight=_tensor(config, config.weight_type, options.get("WeightSymmetric", symmetric)),
     )
-    rest = {key: value for key, value in options.items() if key not in _MOVED}
-    return QConfig(layer, algo_config=algorithms, extra_options=rest)
+    remaining = {key: value for key, value in options.items() if key not in _MOVED}
+    return QConfig(layer, algo_config=algorithms, extra_options=remaining)
 
 
 def _tensor(config: QuantizationConfig, kind: Any, symmetric: bool | None) -> QTensorConfig:
@@ -298,12 +298,12 @@ def _tensor(config: QuantizationConfig, kind: Any, symmetric: bool | None) -> QT
 
 
 def _algorithms(config: QuantizationConfig, options: dict[str, Any]) -> list[AlgoConfig]:
-    found: list[AlgoConfig] = [CLEConfig(cle_total_layer_diff_threshold=2e-7)] if config.include_cle else []
+    algorithms: list[AlgoConfig] = [CLEConfig(cle_total_layer_diff_threshold=2e-7)] if config.include_cle else []
     if config.include_auto_mp:
-        found.append(AutoMixprecisionConfig.from_settings(options["AutoMixprecision"]))
+        algorithms.append(AutoMixprecisionConfig.from_settings(options["AutoMixprecision"]))
     if config.include_fast_ft:
         settings = options["FastFinetune"]
         rounding = settings["OptimAlgorithm"] == "adaround"
         longer = {**settings, "NumIterations": AdaQuantConfig().num_iterations}
-        found.append(AdaRoundConfig.from_settings(settings) if rounding else AdaQuantConfig.from_settings(longer))
-    return found
+        algorithms.append(AdaRoundConfig.from_settings(settings) if rounding else AdaQuantConfig.from_settings(longer))
+    return algorithms

@@ -39,12 +39,12 @@ from quantry.recipe.checked import field_names
 
 
 def layer_entries(
-    where: str, layers: Mapping[QLayerConfig | None, Iterable[Any]], model: Any, *, operators: bool = False
+    field_name: str, layers: Mapping[QLayerConfig | None, Iterable[Any]], model: Any, *, operators: bool = False
 ) -> tuple[LayerTypes, ...]:
     """Return the types of single layers, in the order of the mapping.
 
     Args:
-        where: The field, for messages.
+        field_name: The field, for messages.
         layers: Names of layers by specification; the key None leaves them float.
         model: The float model, in which pairs of first and last nodes are looked up.
         operators: Whether the names are operator types.
@@ -52,17 +52,17 @@ def layer_entries(
     Raises:
         RecipeError: Something is not a name, or a specification is empty.
     """
-    made = []
+    entries = []
     for layer, names in layers.items():
         if layer is not None and not isinstance(layer, QLayerConfig):
-            raise RecipeError(f"{where} must have QLayerConfig as keys, got {layer!r}")
+            raise RecipeError(f"{field_name} must have QLayerConfig as keys, got {layer!r}")
         if isinstance(names, str):
-            raise RecipeError(f"{where} must have lists of names as values, got {names!r} of type str")
-        match = tuple(names) if operators else tuple(_pattern(where, entry, model) for entry in names)
+            raise RecipeError(f"{field_name} must have lists of names as values, got {names!r} of type str")
+        match = tuple(names) if operators else tuple(_pattern(field_name, entry, model) for entry in names)
         if match:
-            named: dict[str, Any] = {"operators": match} if operators else {"match": match}
-            made.append(LayerTypes(**named, **_types(where, layer)))
-    return tuple(made)
+            selected: dict[str, Any] = {"operators": match} if operators else {"match": match}
+            entries.append(LayerTypes(**selected, **_types(field_name, layer)))
+    return tuple(entries)
 
 
 def _names(entries: Iterable[Any]) -> list[Any]:
@@ -70,44 +70,46 @@ def _names(entries: Iterable[Any]) -> list[Any]:
     return [tuple(entry) if isinstance(entry, list) else entry for entry in entries]
 
 
-def bias_of(bias: QTensorConfig, where: str) -> Bias:
+def bias_of(bias: QTensorConfig, field_name: str) -> Bias:
     """Return the bias for a specification: int32 with a float scale is derived from activation and weight.
 
     Args:
         bias: The specification.
-        where: The field, for messages.
+        field_name: The field, for messages.
     """
-    spec = bias.to_spec(where)
+    spec = bias.to_spec(field_name)
     return DerivedBias() if spec.dtype == DataType.INT32 and isinstance(spec.scale, FloatScale) else OwnBias(spec)
 
 
-def _types(where: str, layer: QLayerConfig | None) -> dict[str, Any]:
+def _types(field_name: str, layer: QLayerConfig | None) -> dict[str, Any]:
     if layer is None:
         return {"keep_float": True}
-    given: dict[str, TensorSpec | Bias] = {}
+    types: dict[str, TensorSpec | Bias] = {}
     for name, spec in (("activation", layer.inputs()), ("output", layer.output_tensors), ("weight", layer.weight)):
         if spec is not None:
-            given[name] = spec.to_spec(f"{where}: QLayerConfig.{name}")
+            types[name] = spec.to_spec(f"{field_name}: QLayerConfig.{name}")
     if layer.bias is not None:
-        given["bias"] = bias_of(layer.bias, f"{where}: QLayerConfig.bias")
-    if not given:
-        raise RecipeError(f"{where} must have a type, got an empty QLayerConfig; use None to leave layers float")
-    return given
+        types["bias"] = bias_of(layer.bias, f"{field_name}: QLayerConfig.bias")
+    if not types:
+        raise RecipeError(f"{field_name} must have a type, got an empty QLayerConfig; use None to leave layers float")
+    return types
 
 
-def _pattern(where: str, entry: Any, model: Any) -> str:
+def _pattern(field_name: str, entry: Any, model: Any) -> str:
     """Return an entry as a name or a regular expression; a pair of nodes becomes the names of all nodes between."""
     if isinstance(entry, str):
         return entry
     if not isinstance(entry, tuple | list) or len(entry) != 2:
-        raise RecipeError(f"{where} must hold names or pairs (first nodes, last nodes), got {entry!r}")
+        raise RecipeError(f"{field_name} must hold names or pairs (first nodes, last nodes), got {entry!r}")
     if model is None:
-        raise RecipeError(f"{where} can have pairs of nodes only with a model, got {entry!r}; use ModelQuantizer")
+        raise RecipeError(f"{field_name} can have pairs of nodes only with a model, got {entry!r}; use ModelQuantizer")
     nodes = list(model_source(model).load().graph)
-    ends = [{found for name in _listed(part) for found in matching(nodes, name, where)} for part in entry]
+    ends = [{node for name in _listed(names) for node in matching(nodes, name, field_name)} for names in entry]
     between = _reached(ends[0], _successors) & _reached(ends[1], _predecessors)
     if not between:
-        raise RecipeError(f"{where} must name nodes joined by a path, got no path from {entry[0]!r} to {entry[1]!r}")
+        raise RecipeError(
+            f"{field_name} must name nodes joined by a path, got no path from {entry[0]!r} to {entry[1]!r}"
+        )
     # One pattern instead of many names, because the prepare stage may remove some of the nodes.
     names = (name for node in between for name in (node.name, *(output.name for output in node.outputs)))
     return f"^({'|'.join(sorted(re.escape(name) for name in names if name))})$"
@@ -127,12 +129,12 @@ def _predecessors(node: ir.Node) -> Iterable[ir.Node]:
 
 
 def _reached(starts: set[ir.Node], step: Callable[[ir.Node], Iterable[ir.Node]]) -> set[ir.Node]:
-    seen, queue = set(starts), deque(starts)
+    visited, queue = set(starts), deque(starts)
     while queue:
-        fresh = set(step(queue.popleft())) - seen
-        seen |= fresh
+        fresh = set(step(queue.popleft())) - visited
+        visited |= fresh
         queue.extend(fresh)
-    return seen
+    return visited
 
 
 _SELECTION = {
@@ -223,10 +225,10 @@ class QConfig(KnownAttributes):
         Raises:
             RecipeError: An option holds something that is not data, such as a function; the message names it.
         """
-        parts = {part.name: getattr(self, part.name) for part in fields(self)}
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         for name in _PAIRS:
-            parts[name] = [[layer, list(entries)] for layer, entries in parts[name].items()]
-        return {name: to_plain(value, f"QConfig.{name}") for name, value in parts.items()}
+            values[name] = [[layer, list(entries)] for layer, entries in values[name].items()]
+        return {name: to_plain(value, f"QConfig.{name}") for name, value in values.items()}
 
     @classmethod
     def from_dict(cls, d: Mapping[str, Any]) -> Self:
@@ -244,15 +246,15 @@ class QConfig(KnownAttributes):
             True
         """
         require_known("QConfig.from_dict", d, field_names(cls), "be given fields")
-        parts = {name: from_plain(value, f"QConfig.{name}") for name, value in d.items() if name not in _LAYERS}
+        values = {name: from_plain(value, f"QConfig.{name}") for name, value in d.items() if name not in _LAYERS}
         if "global_config" in d:
-            parts["global_config"] = layer_of(d["global_config"], "QConfig.global_config")
-        parts["algo_config"] = [algorithm_of(entry, "QConfig.algo_config") for entry in d.get("algo_config") or ()]
+            values["global_config"] = layer_of(d["global_config"], "QConfig.global_config")
+        values["algo_config"] = [algorithm_of(entry, "QConfig.algo_config") for entry in d.get("algo_config") or ()]
         for name in _PAIRS:
             pairs = d.get(name) or ()
-            parts[name] = {layer_of(layer, f"QConfig.{name}"): _names(entries) for layer, entries in pairs}
-        parts["exclude"] = _names(d.get("exclude") or ())
-        return cls(**parts)
+            values[name] = {layer_of(layer, f"QConfig.{name}"): _names(entries) for layer, entries in pairs}
+        values["exclude"] = _names(d.get("exclude") or ())
+        return cls(**values)
 
     def to_job(self, algorithms: Iterable[AlgoConfig] = (), model: Any = None) -> Job:
         """Translate the configuration.
@@ -266,11 +268,11 @@ class QConfig(KnownAttributes):
         """
         options = checked_options(self.extra_options)
         draft = self._selected(_draft_of(self.global_config, layers := self._layers(model)))
-        chosen = _checked_algorithms((*self.algo_config, *algorithms))
+        all_algorithms = _checked_algorithms((*self.algo_config, *algorithms))
         draft = replace(draft, external_data=self.use_external_data_format, plan=replace(draft.plan, layers=layers))
-        for algorithm in chosen:
+        for algorithm in all_algorithms:
             for switch in algorithm.switch:
-                draft = FIELDS[switch].applied(draft, value=True, where=type(algorithm).__name__)
+                draft = FIELDS[switch].applied(draft, value=True, option=type(algorithm).__name__)
             options = {**algorithm.options(), **options}  # Explicit options override those of an algorithm.
         # Fields before options, as in a QuantizationConfig: options refine what fields set.
         for key, value in options.items():
@@ -300,12 +302,12 @@ class QConfig(KnownAttributes):
 def _subgraph(entry: Any) -> Subgraph:
     if not isinstance(entry, tuple | list) or len(entry) != 2:
         raise RecipeError(f"QConfig.exclude must hold names or pairs (first nodes, last nodes), got {entry!r}")
-    starts, ends = ((part,) if isinstance(part, str) else tuple(part) for part in entry)
+    starts, ends = ((names,) if isinstance(names, str) else tuple(names) for names in entry)
     return Subgraph(starts, ends)
 
 
 def _checked_algorithms(algorithms: tuple[Any, ...]) -> tuple[AlgoConfig, ...]:
-    seen: dict[str, str] = {}
+    names_by_key: dict[str, str] = {}
     for algorithm in algorithms:
         if not isinstance(algorithm, AlgoConfig):
             raise RecipeError(
@@ -313,11 +315,11 @@ def _checked_algorithms(algorithms: tuple[Any, ...]) -> tuple[AlgoConfig, ...]:
             )
         name = type(algorithm).__name__
         for key in algorithm.switch or algorithm.options():
-            if key in seen:
+            if key in names_by_key:
                 raise RecipeError(
-                    f"QConfig.algo_config must hold at most one algorithm for {key}, got {seen[key]} and {name}"
+                    f"QConfig.algo_config must hold at most one algorithm for {key}, got {names_by_key[key]} and {name}"
                 )
-            seen[key] = name
+            names_by_key[key] = name
     return algorithms
 
 

@@ -88,17 +88,17 @@ class ChannelsLastReader:
         return {name: self._changed(np.asarray(array), self._shapes.get(name)) for name, array in sample.items()}
 
     @staticmethod
-    def _changed(array: NDArray[Any], wanted: tuple[Any, ...] | None) -> NDArray[Any]:
-        if wanted is None or array.ndim != len(_TO_LAST) or _fits(array.shape, wanted):
+    def _changed(array: NDArray[Any], shape: tuple[Any, ...] | None) -> NDArray[Any]:
+        if shape is None or array.ndim != len(_TO_LAST) or _fits(array.shape, shape):
             return array
         moved = array.transpose(_TO_LAST)
-        return moved if _fits(moved.shape, wanted) else array
+        return moved if _fits(moved.shape, shape) else array
 
 
-def _fits(shape: tuple[int, ...], wanted: tuple[Any, ...]) -> bool:
+def _fits(shape: tuple[int, ...], pattern: tuple[Any, ...]) -> bool:
     # The batch of a sample may be any.
-    sizes = zip(shape[1:], wanted[1:], strict=True)
-    return len(shape) == len(wanted) and all(not isinstance(size, int) or length == size for length, size in sizes)
+    sizes = zip(shape[1:], pattern[1:], strict=True)
+    return len(shape) == len(pattern) and all(not isinstance(size, int) or length == size for length, size in sizes)
 
 
 _LOG = logging.getLogger("quantry")
@@ -256,8 +256,8 @@ def job_result(
 def _score(job: Job) -> Score | None:
     """Return the caller's score if the goal uses it; NumTarget and L2Target have priority."""
     mixed = job.recipe.mix.mixed
-    wanted = mixed is not None and isinstance(mixed.goal, WithinDrop)
-    return job.draft.mix.score if wanted and job.draft.mix is not None else None
+    is_needed = mixed is not None and isinstance(mixed.goal, WithinDrop)
+    return job.draft.mix.score if is_needed and job.draft.mix is not None else None
 
 
 def _with_shapes(model: ModelInput, draft: RecipeDraft) -> ModelInput | ir.Model:
@@ -268,10 +268,10 @@ def _with_shapes(model: ModelInput, draft: RecipeDraft) -> ModelInput | ir.Model
     for name, shape in draft.fixed_shapes.items():
         value = inputs.get(name)
         if value is None:
-            known = [known for known in inputs if known]
+            names = list(filter(None, inputs))
             raise RecipeError(
-                f"extra_options['FixShapes'] must name inputs of the model ({', '.join(known)}), got {name!r}"
-                f"{nearest_spelling(name, known)}"
+                f"extra_options['FixShapes'] must name inputs of the model ({', '.join(names)}), got {name!r}"
+                f"{nearest_spelling(name, names)}"
             )
         if value.shape is not None and len(value.shape) != len(shape):
             raise RecipeError(
@@ -354,12 +354,12 @@ def _temporary_files_in(folder: str | None) -> Iterator[None]:
         return
     if not Path(folder).is_dir():
         raise DataError(f"extra_options['TmpDir'] must be a folder that exists, got {folder!r}")
-    before = tempfile.tempdir
+    folder_before = tempfile.tempdir
     tempfile.tempdir = str(Path(folder).resolve())
     try:
         yield
     finally:
-        tempfile.tempdir = before
+        tempfile.tempdir = folder_before
 
 
 @contextmanager
@@ -370,12 +370,12 @@ def _logged_at(severity: int | None) -> Iterator[None]:
         return
     if not 0 <= severity < len(_LEVELS):
         raise RecipeError(f"log_severity_level must be from 0 to {len(_LEVELS) - 1}, got {severity!r}")
-    before = _LOG.level
+    level_before = _LOG.level
     _LOG.setLevel(_LEVELS[severity])
     try:
         yield
     finally:
-        _LOG.setLevel(before)
+        _LOG.setLevel(level_before)
 
 
 def quantize_static(

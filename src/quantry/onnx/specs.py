@@ -46,7 +46,7 @@ def parse_data_type(dtype_name: object) -> DataType | None:
     """
     if isinstance(dtype_name, DataType):
         return dtype_name
-    return next((known for known in DataType if known.value == str(dtype_name).lower()), None)
+    return next((data_type for data_type in DataType if data_type.value == str(dtype_name).lower()), None)
 
 
 _Config = TypeVar("_Config", "QTensorConfig", "QLayerConfig")
@@ -93,7 +93,7 @@ class QTensorConfig(KnownAttributes, KnownArguments):
         # The classes differ only in their defaults.
         if not isinstance(other, QTensorConfig):
             return NotImplemented
-        return all(getattr(self, part.name) == getattr(other, part.name) for part in fields(QTensorConfig))
+        return all(getattr(self, field.name) == getattr(other, field.name) for field in fields(QTensorConfig))
 
     def set_symmetric(self, symmetric: bool) -> None:
         """Set whether the zero point is fixed at the centre of the type."""
@@ -119,7 +119,7 @@ class QTensorConfig(KnownAttributes, KnownArguments):
         """Return the specification as plain data, members as text such as ``"CalibMethod.MinMax"``."""
         members = {name: f"{kind.__name__}.{getattr(self, name).name}" for name, kind in _MEMBERS.items()}
         dtype = parse_data_type(self.data_type)
-        name = next((name for name, known in TYPE_NAMES.items() if known is dtype), self.data_type)
+        name = next((name for name, data_type in TYPE_NAMES.items() if data_type is dtype), self.data_type)
         return {"symmetric": self.symmetric, **members, "data_type": name}
 
     @classmethod
@@ -136,38 +136,38 @@ class QTensorConfig(KnownAttributes, KnownArguments):
             >>> QTensorConfig.from_dict({"data_type": "UInt8", "calibration_method": "CalibMethod.MinMax"}).data_type
             <DataType.UINT8: 'uint8'>
         """
-        given = _given(cls, d)
+        values = _given(cls, d)
         for name, kind in _MEMBERS.items():
-            if isinstance(given.get(name), str):
-                text = given[name].removeprefix(f"{kind.__name__}.")
+            if isinstance(values.get(name), str):
+                text = values[name].removeprefix(f"{kind.__name__}.")
                 require_choice(f"QTensorConfig.{name}", text, kind.__members__)
-                given[name] = kind[text]
-        if "data_type" in given:
-            given["data_type"] = _data_type(given["data_type"], "QTensorConfig")
-        return cls(**given)
+                values[name] = kind[text]
+        if "data_type" in values:
+            values["data_type"] = _data_type(values["data_type"], "QTensorConfig")
+        return cls(**values)
 
-    def to_spec(self, where: str) -> TensorSpec:
+    def to_spec(self, field: str) -> TensorSpec:
         """Return the recipe's specification.
 
         Args:
-            where: The field, for messages.
+            field: The field, for messages.
 
         Raises:
             RecipeError: Something is not supported; the message names the field.
         """
-        scale = own_member(self.scale_type, (ScaleType,), f"{where}.scale_type")
+        scale = own_member(self.scale_type, (ScaleType,), f"{field}.scale_type")
         if scale not in _SCALES:
             raise RecipeError(
-                f"{where}.scale_type cannot be {scale}: scales are float32 or powers of two, not M / 2**N; the nearest "
+                f"{field}.scale_type cannot be {scale}: scales are float32 or powers of two, not M / 2**N; the nearest "
                 "is ScaleType.PowerOf2"
             )
-        granularity = own_member(self.quant_granularity, (QuantGranularity,), f"{where}.quant_granularity")
+        granularity = own_member(self.quant_granularity, (QuantGranularity,), f"{field}.quant_granularity")
         if granularity is QuantGranularity.Group:
             raise RecipeError(
-                f"{where}.quant_granularity cannot be {granularity}: integer products have one scale for all values "
+                f"{field}.quant_granularity cannot be {granularity}: integer products have one scale for all values "
                 "they add up; use QuantGranularity.Channel, a block format such as BFP16Spec(), or UseMatMulNBits"
             )
-        dtype = _data_type(self.data_type, where)
+        dtype = _data_type(self.data_type, field)
         if dtype.is_block:
             return TensorSpec(dtype, granularity=PerBlock())
         per_channel = granularity is QuantGranularity.Channel
@@ -175,43 +175,45 @@ class QTensorConfig(KnownAttributes, KnownArguments):
         symmetric = self.symmetric or not dtype.is_integer
         return TensorSpec(dtype, symmetric, PerChannel() if per_channel else PerTensor(), kind)
 
-    def to_method(self, where: str) -> Method:
+    def to_method(self, field: str) -> Method:
         """Return the calibration method.
 
         Args:
-            where: The field, for messages.
+            field: The field, for messages.
 
         Raises:
             RecipeError: quantry does not have the method.
         """
-        place = f"{where}.calibration_method"
-        return method_of(own_member(self.calibration_method, (CalibMethod,), place), place)
+        option = f"{field}.calibration_method"
+        return method_of(own_member(self.calibration_method, (CalibMethod,), option), option)
 
 
 TYPE_NAMES: dict[str, DataType] = {name: kind for name, kind in globals().items() if isinstance(kind, DataType)}
 """AMD's name of each type."""
 
 
-def _data_type(given: object, where: str) -> DataType:
-    found = parse_data_type(given)
-    if found is None:
+def _data_type(value: object, field: str) -> DataType:
+    data_type = parse_data_type(value)
+    if data_type is None:
         raise RecipeError(
-            f"{where}.data_type must be one of {', '.join(TYPE_NAMES)}, got {given!r}"
-            f"{nearest_spelling(str(given), TYPE_NAMES)}"
+            f"{field}.data_type must be one of {', '.join(TYPE_NAMES)}, got {value!r}"
+            f"{nearest_spelling(str(value), TYPE_NAMES)}"
         )
-    return found
+    return data_type
 
 
 def _spec(name: str, data_type: DataType, **defaults: Any) -> type[QTensorConfig]:
     """Return a `QTensorConfig` class with other defaults; integers calibrate with Percentile."""
     method = CalibMethod.Percentile if data_type.is_integer else CalibMethod.MinMax
-    changed: dict[str, Any] = {"calibration_method": method, "data_type": data_type, **defaults}
-    parts = [(part.name, part.type, changed[part.name]) for part in fields(QTensorConfig) if part.name in changed]
+    changes: dict[str, Any] = {"calibration_method": method, "data_type": data_type, **defaults}
+    spec_fields = [
+        (field.name, field.type, changes[field.name]) for field in fields(QTensorConfig) if field.name in changes
+    ]
     # eq=False inherits equality and the hash, which makes instances usable as keys.
-    made = make_dataclass(name, parts, bases=(QTensorConfig,), eq=False, namespace={"__module__": __name__})
-    made.__doc__ = f"{data_type.value}, {'symmetric' if changed.get('symmetric', True) else 'asymmetric'}."
-    assert issubclass(made, QTensorConfig)
-    return made
+    cls = make_dataclass(name, spec_fields, bases=(QTensorConfig,), eq=False, namespace={"__module__": __name__})
+    cls.__doc__ = f"{data_type.value}, {'symmetric' if changes.get('symmetric', True) else 'asymmetric'}."
+    assert issubclass(cls, QTensorConfig)
+    return cls
 
 
 Int8Spec = _spec("Int8Spec", DataType.INT8)
@@ -272,8 +274,8 @@ class QLayerConfig(KnownAttributes, KnownArguments):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration as plain data; only fields with a value."""
-        given = {part.name: getattr(self, part.name) for part in fields(self)}
-        return {name: spec.to_dict() for name, spec in given.items() if spec is not None}
+        specs = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: spec.to_dict() for name, spec in specs.items() if spec is not None}
 
     @classmethod
     def from_dict(cls, d: Mapping[str, Any]) -> "QLayerConfig":
@@ -290,8 +292,8 @@ class QLayerConfig(KnownAttributes, KnownArguments):
             >>> QLayerConfig.from_dict(config.to_dict()) == config
             True
         """
-        given = _given(cls, d)
-        return cls(**{name: None if spec is None else QTensorConfig.from_dict(spec) for name, spec in given.items()})
+        values = _given(cls, d)
+        return cls(**{name: None if spec is None else QTensorConfig.from_dict(spec) for name, spec in values.items()})
 
     def inputs(self) -> QTensorConfig | None:
         """Return the specification of what the layer reads, or None if there is none.
@@ -299,13 +301,13 @@ class QLayerConfig(KnownAttributes, KnownArguments):
         Raises:
             RecipeError: ``input_tensors`` and ``activation`` differ.
         """
-        given = [spec for spec in (self.input_tensors, self.activation) if spec is not None]
-        if any(spec != given[0] for spec in given):
+        specs = [spec for spec in (self.input_tensors, self.activation) if spec is not None]
+        if any(spec != specs[0] for spec in specs):
             raise RecipeError(
                 "QLayerConfig.activation is another name for input_tensors, so they must be equal; "
                 f"got {self.activation} and {self.input_tensors}"
             )
-        return given[0] if given else None
+        return specs[0] if specs else None
 
     def activations(self) -> QTensorConfig:
         """Return the specification of the activations of a whole model.
@@ -313,12 +315,12 @@ class QLayerConfig(KnownAttributes, KnownArguments):
         Raises:
             RecipeError: There is none, or two fields differ.
         """
-        given = self.inputs() or self.output_tensors
-        if given is None:
+        spec = self.inputs() or self.output_tensors
+        if spec is None:
             raise RecipeError("QLayerConfig.input_tensors must say how activations are quantized, got None")
-        if self.output_tensors is not None and self.output_tensors != given:
+        if self.output_tensors is not None and self.output_tensors != spec:
             raise RecipeError(
                 "QLayerConfig.output_tensors must equal input_tensors for a whole model, because the output of one "
-                f"layer is the input of the next; got {self.output_tensors} and {given}"
+                f"layer is the input of the next; got {self.output_tensors} and {spec}"
             )
-        return given
+        return spec

@@ -40,15 +40,15 @@ def save_tensor_hist(model: ir.Model, data_path: str = "", output_path: str = "t
         data_path: A folder of ``.npy`` files, each with a batch; empty takes a random sample.
         output_path: The folder.
     """
-    named = [value for node in model.graph for value in node.outputs if value.name]
+    values = [value for node in model.graph for value in node.outputs if value.name]
     present = set(model.graph.outputs)
-    model.graph.outputs.extend(value for value in named if value not in present)
+    model.graph.outputs.extend(value for value in values if value not in present)
     session = simulation_session(model)
-    found: dict[str, list[NDArray[Any]]] = {}
+    arrays: dict[str, list[NDArray[Any]]] = {}
     for sample in _samples(model, data_path):
         for name, array in run_session(session, sample).items():
-            found.setdefault(name, []).append(np.asarray(array).ravel())
-    return _pictures({name: np.concatenate(arrays) for name, arrays in found.items()}, Path(output_path))
+            arrays.setdefault(name, []).append(np.asarray(array).ravel())
+    return _pictures({name: np.concatenate(arrays) for name, arrays in arrays.items()}, Path(output_path))
 
 
 def _samples(model: ir.Model, data_path: str) -> list[dict[str, NDArray[Any]]]:
@@ -85,9 +85,9 @@ def _picture(name: str, values: NDArray[np.float64]) -> Image.Image:
     width, height = _SIZE[0] - 2 * _MARGIN, _SIZE[1] - 2 * _MARGIN
     floor = _SIZE[1] - _MARGIN
     for index, count in enumerate(counts):
-        left = _MARGIN + index * width / _BINS
+        start = _MARGIN + index * width / _BINS
         top = floor - height * count / max(int(counts.max()), 1)
-        draw.rectangle((left, top, left + width / _BINS - 1, floor), fill="steelblue")
+        draw.rectangle((start, top, start + width / _BINS - 1, floor), fill="steelblue")
     draw.line((_MARGIN, floor, _SIZE[0] - _MARGIN, floor), fill="black")
     draw.text((_MARGIN, 10), f"{name}: {values.size} values, mean {finite.mean():.4g}, std {finite.std():.4g}", "black")
     draw.text((_MARGIN, floor + 8), f"{edges[0]:.4g}", "black")

@@ -278,13 +278,13 @@ def evaluate(baseline_results_folder: str, quantized_results_folder: str) -> dic
     missing = [str(name) for name in names if not (second / name).is_file()]
     if missing:
         raise DataError(f"quantized_results_folder must have the files of the other folder, got no {missing[0]}")
-    found: dict[str, list[float]] = {metric: [] for metric in _METRICS}
+    scores: dict[str, list[float]] = {metric: [] for metric in _METRICS}
     for name in names:
         read = _READERS[name.suffix.lower()]
         arrays = read(first / name), read(second / name)
         for metric in _METRICS:
-            found[metric].append(find_metric(metric).score(*arrays))
-    means = {metric: float(np.mean(values)) for metric, values in found.items() if np.isfinite(values).all()}
+            scores[metric].append(find_metric(metric).score(*arrays))
+    means = {metric: float(np.mean(values)) for metric, values in scores.items() if np.isfinite(values).all()}
     listed = ", ".join(f"{metric} {value:.6g}" for metric, value in means.items())
     sys.stdout.write(f"{len(names)} files: {listed}\n")
     return means

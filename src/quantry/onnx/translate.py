@@ -71,19 +71,19 @@ def translate(config: QuantizationConfig, dialect: VitisDialect | None = None) -
         draft = FIELDS[key].applied(draft, value, key)
     if dialect is not None and draft.format is None:
         draft = replace(draft, format=VitisQdq(dialect))
-    changed = {key: value for key, value in vars(config).items() if value != getattr(_DEFAULTS, key)}
-    return finished(draft, options, {**changed, **options})
+    settings = {key: value for key, value in vars(config).items() if value != getattr(_DEFAULTS, key)}
+    return finished(draft, options, {**settings, **options})
 
 
 def finished(
-    draft: RecipeDraft, options: Mapping[str, Any], given: Mapping[str, Any], *, by_layer: bool = False
+    draft: RecipeDraft, options: Mapping[str, Any], settings: Mapping[str, Any], *, by_layer: bool = False
 ) -> Job:
     """Apply ``extra_options`` to a draft and return the job.
 
     Args:
         draft: The fields of a configuration.
         options: Keys of ``extra_options``; all are known.
-        given: Everything that the caller set, for messages.
+        settings: Everything that the caller set, for messages.
         by_layer: Whether types come from specifications of layers, for messages.
 
     Raises:
@@ -93,7 +93,7 @@ def finished(
     for key, row in ROWS.items():
         if key in options:
             draft = row.applied(draft, options[key], f"extra_options[{key!r}]")
-    words = OptionWords(given, draft.plan, by_layer)
+    words = OptionWords(settings, draft.plan, by_layer)
     try:
         recipe = draft.recipe()
     except ConflictError as error:

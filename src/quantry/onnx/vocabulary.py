@@ -81,13 +81,13 @@ class OptionWords(Vocabulary):
         key = self._option(field)
         return key if key in FIELDS else f"extra_options[{key!r}]"
 
-    def place(self, place: str) -> str:
+    def place(self, path: str) -> str:
         """Return the layers or tensors that an entry is for."""
-        kind, _, rest = place.partition("[")
+        kind, _, tail = path.partition("[")
         if kind == "mix.mixed.targets":
             return "the target of AutoMixprecision"
         entries = self.plan.layers if kind == "plan.layers" else self.plan.tensors
-        entry = entries[int(rest.partition("]")[0])]
+        entry = entries[int(tail.partition("]")[0])]
         names = (*entry.match, *entry.operators) if isinstance(entry, LayerTypes) else entry.match
         return f"{'QLayerConfig' if isinstance(entry, LayerTypes) else 'the type'} of {', '.join(names)}"
 
@@ -122,8 +122,8 @@ class OptionWords(Vocabulary):
         if PowerOfTwoScale() in conflict.allowed and not self._is_spec(conflict.field):
             return "a PowerOfTwoMethod"
         # E5M2 has no name in AMD's and onnxruntime's enumerations.
-        named = tuple(value for value in conflict.allowed if value is not DataType.FLOAT8E5M2)
-        return super().allowed(replace(conflict, allowed=named))
+        values = tuple(value for value in conflict.allowed if value is not DataType.FLOAT8E5M2)
+        return super().allowed(replace(conflict, allowed=values))
 
     def given_value(self, conflict: Conflict) -> str:
         """Return the value that the caller gave, or the default that took its place."""
@@ -146,17 +146,17 @@ class OptionWords(Vocabulary):
         return field.startswith("plan.bias") and not self._is_spec(field)
 
     def _spec_name(self, field: str) -> str:
-        _, part, *rest = field.replace(".spec", "").split(".")
+        _, kind, *tail = field.replace(".spec", "").split(".")
         owner = () if self.single else ("QLayerConfig",)
-        return ".".join((*owner, _LAYER_NAMES[part], *(_TENSOR_NAMES[name] for name in rest)))
+        return ".".join((*owner, _LAYER_NAMES[kind], *(_TENSOR_NAMES[name] for name in tail)))
 
     def _option(self, field: str) -> str:
         """Return the option that sets a field: one that the caller gave before others, a field before a key."""
         tables: tuple[Iterable[OptionRow], ...] = (FIELDS.values(), ROWS.values())
         for sets in (OptionRow.sets_exactly, OptionRow.sets_part_of):
-            found = [row.key for rows in tables for row in rows if sets(row, field)]
-            if found:
-                key = next((key for key in found if self.given.get(key)), found[0])
+            keys = [row.key for rows in tables for row in rows if sets(row, field)]
+            if keys:
+                key = next((key for key in keys if self.given.get(key)), keys[0])
                 return self._key_of(key) if self.by_layer and key in FIELDS else key
         return field
 

@@ -45,8 +45,8 @@ def with_stored_ranges(job: Job, path: Path | None, method: str, reader: Any) ->
         raise RecipeError(
             f"calibration_cache_path must hold ranges of the method {method}, got those of {stored.method}; at {path}"
         )
-    given = tuple(GivenRange(name, (low,), (high,), optional=True) for name, (low, high) in stored.ranges.items())
-    scale = replace(job.recipe.scale, given=(*given, *job.recipe.scale.given))
+    ranges = tuple(GivenRange(name, (low,), (high,), optional=True) for name, (low, high) in stored.ranges.items())
+    scale = replace(job.recipe.scale, given=(*ranges, *job.recipe.scale.given))
     return replace(job, recipe=replace(job.recipe, scale=scale)), RandomData()
 
 

@@ -46,9 +46,9 @@ def write_as_onnxruntime(path: Path, plan: QuantPlan, stored: Mapping[str, tuple
 
 def _names(plan: QuantPlan, stored: Mapping[str, tuple[str, str]]) -> dict[str, str]:
     renamed = {
-        f"{name}_{part}": f"{conversion.tensor}_{part}_convert"
+        f"{name}_{kind}": f"{conversion.tensor}_{kind}_convert"
         for name, conversion in plan.conversions.items()
-        for part in ("scale", "zero_point")
+        for kind in ("scale", "zero_point")
     }
     for weight, names in stored.items():
         renamed |= dict(zip((f"{weight}_scale", f"{weight}_zero_point"), names, strict=True))
@@ -85,9 +85,9 @@ def _separate_conversions(graph: onnx.GraphProto) -> None:
             readers.setdefault(name, []).append(node)
     for node in graph.node:
         nodes.append(node)
-        found = readers.get(node.output[0], []) if node.op_type == "DequantizeLinear" else []
-        conversions = [reader for reader in found if reader.op_type == "QuantizeLinear"]
-        if not conversions or (len(found) == len(conversions) and node.output[0] not in outputs):
+        consumers = readers.get(node.output[0], []) if node.op_type == "DequantizeLinear" else []
+        conversions = [reader for reader in consumers if reader.op_type == "QuantizeLinear"]
+        if not conversions or (len(consumers) == len(conversions) and node.output[0] not in outputs):
             continue
         copy = onnx.NodeProto()
         copy.CopyFrom(node)

@@ -21,20 +21,20 @@ _NO_EFFECT = ("extra.Sigmoid.nnapi", "QDQKeepRemovableActivations", "CalibStride
 """Options about how onnxruntime works inside; the facade itself reads whether to keep Relu and Clip."""
 
 
-def own_type(given: Any) -> Any:
+def own_type(member: Any) -> Any:
     """Return our member for a number type; onnxruntime also takes ONNX's numbers of types."""
-    return _TYPES.get(given, given) if isinstance(given, int) and not isinstance(given, bool) else given
+    return _TYPES.get(member, member) if isinstance(member, int) and not isinstance(member, bool) else member
 
 
-def own_options(given: Mapping[str, Any] | None, method: Any = None) -> dict[str, Any]:
+def own_options(extra_options: Mapping[str, Any] | None, method: Any = None) -> dict[str, Any]:
     """Return onnxruntime's ``extra_options`` in the names of docs/reference/options.md.
 
     Args:
-        given: The options.
+        extra_options: The options.
         method: The calibration method, if any.
     """
     # None stands for the default.
-    listed = {key: value for key, value in (given or {}).items() if value is not None and key not in _NO_EFFECT}
+    listed = {key: value for key, value in (extra_options or {}).items() if value is not None and key not in _NO_EFFECT}
     options = {_RENAMED.get(key, key): value for key, value in listed.items()}
     if "QDQDisableWeightAdjustForInt32Bias" in options:
         options["AdjustWeightScaleForInt32Bias"] = not options.pop("QDQDisableWeightAdjustForInt32Bias")

@@ -229,12 +229,12 @@ def quantize(model_input: ModelInput, model_output: str | os.PathLike[str], quan
             f"quant_config must be a StaticQuantConfig or a DynamicQuantConfig, got {type(quant_config).__name__}"
         )
     kind = StaticQuantConfig if function is quantize_static else DynamicQuantConfig
-    known = {name: getattr(quant_config, name) for name in kind.__dataclass_fields__ if hasattr(quant_config, name)}
-    function(model_input, model_output, **known)
+    options = {name: getattr(quant_config, name) for name in kind.__dataclass_fields__ if hasattr(quant_config, name)}
+    function(model_input, model_output, **options)
 
 
-def _extra(chosen: Sequence[str] | None) -> list[str]:
-    return list(_EXTRA) if chosen is None else [name for name in chosen if name in _EXTRA]
+def _extra(operators: Sequence[str] | None) -> list[str]:
+    return list(_EXTRA) if operators is None else [name for name in operators if name in _EXTRA]
 
 
 def _name(member: Any) -> str:

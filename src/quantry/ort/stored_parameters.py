@@ -152,9 +152,9 @@ def with_stored(job: Job, stored: Unquantized) -> Job:
         for entry in stored.ranges
     )
     types = tuple(TensorTypes((weight.tensor,), weight.spec, optional=True) for weight in weights)
-    given = tuple(
+    ranges = tuple(
         GivenRange(weight.tensor, scale=weight.scale, zero_point=weight.zero_point, optional=True) for weight in weights
     )
     plan = replace(recipe.plan, tensors=(*types, *recipe.plan.tensors))
-    scale = replace(recipe.scale, given=(*given, *ranges, *recipe.scale.given))
+    scale = replace(recipe.scale, given=(*ranges, *ranges, *recipe.scale.given))
     return replace(job, recipe=replace(recipe, plan=plan, scale=scale))

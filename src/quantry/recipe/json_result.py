@@ -29,8 +29,8 @@ class JsonResult:
             source: Its attributes with the names of fields are taken.
             values: The other fields.
         """
-        taken = (part.name for part in fields(cls) if part.name not in values)
-        return cls(**{name: getattr(source, name) for name in taken}, **values)
+        names = (entry.name for entry in fields(cls) if entry.name not in values)
+        return cls(**{name: getattr(source, name) for name in names}, **values)
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ def optional_key() -> Any:
     return field(default=None, metadata={_OPTIONAL: True})
 
 
-def is_optional(part: "Field[Any]") -> bool:
+def is_optional(key: "Field[Any]") -> bool:
     """Whether the key of a field may be omitted."""
-    return bool(part.metadata.get(_OPTIONAL))
+    return bool(key.metadata.get(_OPTIONAL))
 
 
 def plain(value: Any) -> Any:
@@ -63,8 +63,10 @@ def plain(value: Any) -> Any:
     if isinstance(value, bool | int | float | str) or value is None:
         return value
     if is_dataclass(value) and not isinstance(value, type):
-        values = {part: getattr(value, part.name) for part in fields(value)}
-        return {part.name: plain(one) for part, one in values.items() if one is not None or not is_optional(part)}
+        values = {key: getattr(value, key.name) for key in fields(value)}
+        return {
+            key.name: plain(content) for key, content in values.items() if content is not None or not is_optional(key)
+        }
     if isinstance(value, Mapping):
         return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

@@ -54,14 +54,14 @@ class TypeSchemas:
         """Return the schema of a dataclass's fields, by their names."""
         docs, hints = field_docs(cls), self.hints(cls)
         properties = {
-            part.name: {**self.field(part, hints[part.name]), "description": docs.get(part.name, "")}
-            for part in dataclasses.fields(cls)
+            field.name: {**self.field(field, hints[field.name]), "description": docs.get(field.name, "")}
+            for field in dataclasses.fields(cls)
         }
         return {
             "type": "object",
             "description": (cls.__doc__ or "").strip().partition("\n")[0],
             "properties": properties,
-            "required": [part.name for part in dataclasses.fields(cls) if self.is_required(part)],
+            "required": [field.name for field in dataclasses.fields(cls) if self.is_required(field)],
             "additionalProperties": False,
         }
 
@@ -69,13 +69,13 @@ class TypeSchemas:
         """Return the types of a dataclass's fields."""
         return type_hints(cls)
 
-    def field(self, part: "dataclasses.Field[Any]", annotation: Any) -> Schema:  # noqa: ARG002 - for subclasses
+    def field(self, field: "dataclasses.Field[Any]", annotation: Any) -> Schema:  # noqa: ARG002 - for subclasses
         """Return the schema of a field."""
         return self.schema(annotation)
 
-    def is_required(self, part: "dataclasses.Field[Any]") -> bool:
+    def is_required(self, field: "dataclasses.Field[Any]") -> bool:
         """Whether plain data must hold a field."""
-        return part.default is dataclasses.MISSING and part.default_factory is dataclasses.MISSING
+        return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 class OptionSchemas(TypeSchemas):
@@ -85,12 +85,12 @@ class OptionSchemas(TypeSchemas):
         """Return the types of a dataclass's fields."""
         return option_types(cls)
 
-    def field(self, part: "dataclasses.Field[Any]", annotation: Any) -> Schema:
+    def field(self, field: "dataclasses.Field[Any]", annotation: Any) -> Schema:
         """Return the schema of a field with its default; a list of one value needs no brackets."""
         schema = self.schema(annotation)
         if typing.get_origin(annotation) is tuple and ... in typing.get_args(annotation):
             schema = {"anyOf": [schema, schema["items"]]}
-        return schema if part.default in (dataclasses.MISSING, None) else {**schema, "default": plain(part.default)}
+        return schema if field.default in (dataclasses.MISSING, None) else {**schema, "default": plain(field.default)}
 
 
 class RecipeSchemas(TypeSchemas):
@@ -106,7 +106,7 @@ class RecipeSchemas(TypeSchemas):
         for member in classes:
             reference = self.schema(member)
             choices.append({**reference, "required": ["kind"]} if len(classes) > 1 else reference)
-            if not any(self.is_required(part) for part in dataclasses.fields(member)):
+            if not any(self.is_required(field) for field in dataclasses.fields(member)):
                 choices.append({"const": member.__name__})
         return choices[0] if len(choices) == 1 else {"anyOf": choices}
 
@@ -115,24 +115,24 @@ class RecipeSchemas(TypeSchemas):
         name = cls.__name__
         if name not in self.definitions:
             self.definitions[name] = {}  # a class may contain itself
-            whole = super().dataclass(cls)
-            self.definitions[name] = {**whole, "properties": {"kind": {"const": name}, **whole["properties"]}}
+            schema = super().dataclass(cls)
+            self.definitions[name] = {**schema, "properties": {"kind": {"const": name}, **schema["properties"]}}
         return {"$ref": f"#/$defs/{name}"}
 
-    def field(self, part: "dataclasses.Field[Any]", annotation: Any) -> Schema:
+    def field(self, field: "dataclasses.Field[Any]", annotation: Any) -> Schema:
         """Return the schema of a field with its default."""
         from quantry.recipe.codec import encode
 
         schema = self.schema(annotation)
-        if part.default is dataclasses.MISSING or "$ref" in schema:
+        if field.default is dataclasses.MISSING or "$ref" in schema:
             return schema
-        return {**schema, "default": encode(part.default, annotation)}
+        return {**schema, "default": encode(field.default, annotation)}
 
 
 def recipe_schema() -> Schema:
     """Return the JSON Schema of a recipe file."""
     schemas = RecipeSchemas()
     root = schemas.schema(Recipe)
-    whole = schemas.definitions.pop(root["$ref"].rpartition("/")[2])
-    whole["properties"] = {"version": {"const": 1}, **whole["properties"]}
-    return {"$schema": DIALECT, "title": "quantry recipe", **whole, "$defs": dict(sorted(schemas.definitions.items()))}
+    schema = schemas.definitions.pop(root["$ref"].rpartition("/")[2])
+    schema["properties"] = {"version": {"const": 1}, **schema["properties"]}
+    return {"$schema": DIALECT, "title": "quantry recipe", **schema, "$defs": dict(sorted(schemas.definitions.items()))}

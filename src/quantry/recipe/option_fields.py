@@ -22,29 +22,35 @@ from quantry.recipe.checked import field_docs
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-_FLAGS, _HEADING = "flags", "heading"
+_FLAGS, _HEADING, _SHOWN = "flags", "heading", "shown"
 _NAMES = {bool: "true or false", str: "text", int: "a whole number", float: "a number", Path: "a path"}
 
 
-def option(default: Any, *flags: str, heading: str = "") -> Any:
+def option(default: Any, *flags: str, heading: str = "", shown: str = "") -> Any:
     """Return a field of an options class.
 
     Args:
         default: Its default.
         flags: Its other names on the command line, such as ``-o``.
         heading: Its heading in the help of the command line; empty for the options that most users need.
+        shown: What the help of the command line shows in place of the default None.
     """
-    return field(default=default, metadata={_FLAGS: flags, _HEADING: heading})
+    return field(default=default, metadata={_FLAGS: flags, _HEADING: heading, _SHOWN: shown})
 
 
-def flags_of(part: "Field[Any]") -> tuple[str, ...]:
+def flags_of(entry: "Field[Any]") -> tuple[str, ...]:
     """Return the names of an option on the command line."""
-    return (f"--{part.name.replace('_', '-')}", *part.metadata.get(_FLAGS, ()))
+    return (f"--{entry.name.replace('_', '-')}", *entry.metadata.get(_FLAGS, ()))
 
 
-def heading_of(part: "Field[Any]") -> str:
+def heading_of(entry: "Field[Any]") -> str:
     """Return the heading of an option in the help of the command line; empty if it has none."""
-    return str(part.metadata.get(_HEADING, ""))
+    return str(entry.metadata.get(_HEADING, ""))
+
+
+def shown_default(entry: "Field[Any]") -> str:
+    """Return what the help of the command line shows in place of the default None; empty for nothing."""
+    return str(entry.metadata.get(_SHOWN, ""))
 
 
 class CheckedOptions:
@@ -58,7 +64,7 @@ class CheckedOptions:
 def option_types(cls: Any) -> dict[str, Any]:
     """Return the types of an options class by field."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    return {part.name: hints[part.name] for part in fields(cls)}
+    return {entry.name: hints[entry.name] for entry in fields(cls)}
 
 
 def checked_value(name: str, annotation: Any, value: Any) -> Any:
@@ -143,22 +149,22 @@ def _constraint(word: str, value: Any) -> str:
 
 
 def takes_options(
-    where: str, cls: Any, other_names: Mapping[str, str]
+    function_name: str, cls: Any, other_names: Mapping[str, str]
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Return a decorator of a function that takes the options of a class as keywords, ``**options``.
 
     Its signature and its docstring name all of them. Unknown keywords raise with a hint.
 
     Args:
-        where: The function's name in messages.
+        function_name: The function's name in messages.
         cls: The options class.
         other_names: Names that other libraries use for an argument, for hints.
     """
     keyword = inspect.Parameter.KEYWORD_ONLY
-    options = [one.replace(kind=keyword) for one in parameters_of(cls).values()]
+    options = [parameter.replace(kind=keyword) for parameter in parameters_of(cls).values()]
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
-        return known_keywords(where, other_names)(with_parameters(options, field_docs(cls))(function))
+        return known_keywords(function_name, other_names)(with_parameters(options, field_docs(cls))(function))
 
     return decorate
 
@@ -166,7 +172,9 @@ def takes_options(
 def parameters_of(cls: Any) -> dict[str, inspect.Parameter]:
     """Return the parameters of a dataclass by field, with its types; limits, which are for programs, are left out."""
     hints = typing.get_type_hints(cls)
-    return {name: one.replace(annotation=hints[name]) for name, one in inspect.signature(cls).parameters.items()}
+    return {
+        name: parameter.replace(annotation=hints[name]) for name, parameter in inspect.signature(cls).parameters.items()
+    }
 
 
 def with_parameters(
@@ -181,8 +189,12 @@ def with_parameters(
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
         signature = inspect.signature(function)
-        own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-        function.__signature__ = signature.replace(parameters=[*own, *parameters])  # type: ignore[attr-defined]
+        declared = [
+            parameter
+            for parameter in signature.parameters.values()
+            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
+        function.__signature__ = signature.replace(parameters=[*declared, *parameters])  # type: ignore[attr-defined]
         function.__doc__ = "\n".join(_documented(inspect.cleandoc(function.__doc__ or ""), docs))
         return function
 

@@ -63,13 +63,13 @@ def by_generation(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 def _bound(signature: inspect.Signature, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a call by name. The eighth is a switch in version 1.14 and a shape in the later one."""
-    place = _LATER_ORDER.index("random_data_reader_input_shape")
-    if len(arguments) > place and not isinstance(arguments[place], bool):
+    shape_index = _LATER_ORDER.index("random_data_reader_input_shape")
+    if len(arguments) > shape_index and not isinstance(arguments[shape_index], bool):
         parameters, by_name = signature.parameters, inspect.Parameter.KEYWORD_ONLY
         by_position = inspect.Parameter.POSITIONAL_OR_KEYWORD
         first = [parameters[name].replace(kind=by_position) for name in _LATER_ORDER]
-        rest = [entry.replace(kind=by_name) for name, entry in parameters.items() if name not in _LATER_ORDER]
-        signature = inspect.Signature([*first, *rest])
+        by_name_only = [entry.replace(kind=by_name) for name, entry in parameters.items() if name not in _LATER_ORDER]
+        signature = inspect.Signature([*first, *by_name_only])
     return dict(signature.bind(*arguments, **keywords).arguments)
 
 

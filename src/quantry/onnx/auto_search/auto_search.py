@@ -81,13 +81,13 @@ class AutoSearch:
     """
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        given = _search_arguments(arguments, keywords)
-        self.model_input = given["model_input"]
-        self.config = given["config"]
-        self.auto_search_config = given["auto_search_config"]
-        self.eval_dataloader = given["eval_dataloader"]
-        self.calibration_data_reader = given["calibration_data_reader"]
-        self.calibration_data_path = given["calibration_data_path"]
+        values = _search_arguments(arguments, keywords)
+        self.model_input = values["model_input"]
+        self.config = values["config"]
+        self.auto_search_config = values["auto_search_config"]
+        self.eval_dataloader = values["eval_dataloader"]
+        self.calibration_data_reader = values["calibration_data_reader"]
+        self.calibration_data_path = values["calibration_data_path"]
         self.settings = Settings.of(self.auto_search_config)
         self.result: SearchResult | None = None
         self.stages: tuple[SearchResult, ...] = ()
@@ -137,10 +137,10 @@ class AutoSearch:
         Raises:
             UserError: The model, the data or a setting is invalid.
         """
-        found = self._searched()
+        entries = self._searched()
         if self.result is not None and self.result.best_model is not None:
             name_best(Path(self.settings.search_output_dir) / "best.onnx", self.result)
-        return found
+        return entries
 
     def _searched(self) -> list[Candidate]:
         if self.settings.advanced_fastft_search:
@@ -244,8 +244,8 @@ class AutoSearch:
         every = self.settings.advanced_fastft_params.get("checkpoint_every")
         space = finetune_space(self.settings.search_space, self._maker, device, every)
         result = self._run(space, self.settings.advanced_options())
-        found = candidates(result, lambda trial: (None, nested(trial.assignment)), self._metric)
-        return sorted(found, key=lambda entry: float(entry["difference"]))
+        entries = candidates(result, lambda trial: (None, nested(trial.assignment)), self._metric)
+        return sorted(entries, key=lambda entry: float(entry["difference"]))
 
 
 def name_best(path: Path, result: SearchResult) -> None:
@@ -318,7 +318,7 @@ def _search_arguments(positional: Sequence[Any], keywords: Mapping[str, Any]) ->
     order = _NEW_ORDER if is_model else _OLD_ORDER
     if len(positional) > len(order):
         raise RecipeError(f"AutoSearch takes {len(order)} arguments ({', '.join(order)}), got {len(positional)}")
-    given = dict(zip(order, positional, strict=False))
+    values = dict(zip(order, positional, strict=False))
     for name, value in keywords.items():
         meant = _OTHER_NAMES.get(name, name)
         if meant not in _NEW_ORDER:
@@ -326,10 +326,10 @@ def _search_arguments(positional: Sequence[Any], keywords: Mapping[str, Any]) ->
                 f"AutoSearch must be given known arguments, got {name!r}"
                 f"{nearest_spelling(name, (*_NEW_ORDER, *_OTHER_NAMES))}"
             )
-        if meant in given:
+        if meant in values:
             raise RecipeError(f"AutoSearch must be given {meant!r} once, got it twice")
-        given[meant] = value
+        values[meant] = value
     for name in ("model_input", "config"):
-        if given.get(name) is None:
-            raise RecipeError(f"AutoSearch needs {name!r}, got none; in {sorted(given)}")
-    return {name: given.get(name) for name in _NEW_ORDER}
+        if values.get(name) is None:
+            raise RecipeError(f"AutoSearch needs {name!r}, got none; in {sorted(values)}")
+    return {name: values.get(name) for name in _NEW_ORDER}

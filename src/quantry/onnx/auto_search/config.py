@@ -52,18 +52,18 @@ _LIMITS = ("find_n_candidates", "find_best_candidate", "iteration_limit", "time_
 _ADVANCED = ("sampler_algo", "direction", "n_trials", "checkpoint_every")
 
 
-def search_options(given: Mapping[str, Any]) -> SearchOptions:
+def search_options(settings: Mapping[str, Any]) -> SearchOptions:
     """Return the options that AMD Quark's names stand for.
 
     Args:
-        given: Names of `OPTION_NAMES` to values; other names are ignored.
+        settings: Names of `OPTION_NAMES` to values; other names are ignored.
 
     Raises:
         RecipeError: A value is invalid; the message has AMD Quark's name.
     """
     values: dict[str, Any] = {}
-    for name in (name for name in given if name in OPTION_NAMES):
-        field_name, value = OPTION_NAMES[name], given[name]
+    for name in (name for name in settings if name in OPTION_NAMES):
+        field_name, value = OPTION_NAMES[name], settings[name]
         if field_name == "sampler":
             value = sampler_name(value, name)
         elif field_name == "devices":
@@ -78,16 +78,16 @@ def search_options(given: Mapping[str, Any]) -> SearchOptions:
     return SearchOptions(**values)
 
 
-def sampler_name(name: object, where: str) -> str:
+def sampler_name(name: object, option: str) -> str:
     """Return the sampler that AMD Quark's name of an algorithm stands for.
 
     Raises:
         RecipeError: There is no such algorithm; the message has the nearest spelling.
     """
-    found = _SAMPLERS.get(str(name).casefold().replace("sampler", "").replace("-", ""))
-    if found is None:
-        require_choice(where, name, _SAMPLERS)
-    return str(found)
+    sampler = _SAMPLERS.get(str(name).casefold().replace("sampler", "").replace("-", ""))
+    if sampler is None:
+        require_choice(option, name, _SAMPLERS)
+    return str(sampler)
 
 
 def device_names(text: object) -> tuple[str, ...]:
@@ -183,7 +183,7 @@ class Settings:
             return cls()
         if isinstance(config, Mapping):
             return cls.of(_DictConfig(**config))
-        names = [part.name for part in fields(cls)]
+        names = [entry.name for entry in fields(cls)]
         # Users keep alternative spaces and evaluators in the same class, such as search_space_XINT8.
         alternatives = ("search_space", "search_evaluator")
         searched = [name for name in dir(config) if name.startswith("search_") and not name.startswith(alternatives)]
@@ -195,25 +195,25 @@ class Settings:
         settings.check(_name(config))
         return settings
 
-    def check(self, where: str) -> None:
+    def check(self, config_name: str) -> None:
         """Reject invalid values before any work.
 
         Args:
-            where: Name of the configuration, for messages.
+            config_name: Name of the configuration, for messages.
 
         Raises:
             RecipeError: A value is invalid.
         """
-        find_metric(self.search_metric, f"{where}.search_metric")
+        find_metric(self.search_metric, f"{config_name}.search_metric")
         self.options()
         if not isinstance(self.search_space, Mapping):
-            raise RecipeError(f"{where}.search_space must be a dict, got {type(self.search_space).__name__}")
+            raise RecipeError(f"{config_name}.search_space must be a dict, got {type(self.search_space).__name__}")
         if self.search_evaluator is not None and not callable(self.search_evaluator):
             raise RecipeError(
-                f"{where}.search_evaluator must be callable with a model path, got "
+                f"{config_name}.search_evaluator must be callable with a model path, got "
                 f"{type(self.search_evaluator).__name__}"
             )
-        require_known(f"{where}.advanced_fastft_params", self.advanced_fastft_params, _ADVANCED)
+        require_known(f"{config_name}.advanced_fastft_params", self.advanced_fastft_params, _ADVANCED)
         self.advanced_options()
 
     def options(self) -> SearchOptions:

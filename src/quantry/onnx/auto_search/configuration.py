@@ -53,8 +53,8 @@ def nested(flat: Mapping[str, Any]) -> Configuration:
     for name, value in flat.items():
         *path, last = name.split(".")
         node = tree
-        for part in path:
-            node = node.setdefault(part, {})
+        for key in path:
+            node = node.setdefault(key, {})
         node[last] = value
     return tree
 
@@ -85,8 +85,8 @@ def applied(base: QuantizationConfig, configuration: Mapping[str, Any]) -> Quant
         RecipeError: A key is unknown; the message has the nearest spelling.
     """
     config = copy.copy(base)
-    known = (*FIELDS, "extra_options")
-    require_known("a configuration", configuration, known, "hold fields of QuantizationConfig")
+    keys = (*FIELDS, "extra_options")
+    require_known("a configuration", configuration, keys, "hold fields of QuantizationConfig")
     for name, value in configuration.items():
         if name != "extra_options":
             setattr(config, name, value)
@@ -102,12 +102,12 @@ def applied(base: QuantizationConfig, configuration: Mapping[str, Any]) -> Quant
 def _without_joint(finetune: Mapping[str, Any]) -> dict[str, Any]:
     """Return finetuning options with the joint parameter replaced by its two values."""
     joint = finetune.get(JOINT)
-    rest = {name: value for name, value in finetune.items() if name != JOINT}
+    options = {name: value for name, value in finetune.items() if name != JOINT}
     if joint is None:
-        return rest
+        return options
     if not isinstance(joint, list | tuple) or len(joint) != 2:
         raise RecipeError(f"{JOINT} must be a pair of iterations and learning rate, got {joint!r}")
-    return rest | {"NumIterations": joint[0], "LearningRate": joint[1]}
+    return options | {"NumIterations": joint[0], "LearningRate": joint[1]}
 
 
 class RecipeMaker:
@@ -135,14 +135,14 @@ class RecipeMaker:
             RecipeError: The values are an invalid or unsupported combination.
         """
         options = configuration.get("extra_options") or {}
-        given = options.get(_FINETUNE, {})
+        finetune = options.get(_FINETUNE, {})
         tuned = configuration.get(_SWITCH, self.base.include_fast_ft)
-        if not isinstance(given, Mapping) or not tuned:
+        if not isinstance(finetune, Mapping) or not tuned:
             return self._without_finetuning(configuration)
-        rest = {name: value for name, value in options.items() if name != _FINETUNE}
-        recipe = self._without_finetuning({**configuration, "extra_options": rest})
-        own = (self.base.extra_options or {}).get(_FINETUNE, {})
-        steps = (*recipe.tune.steps[:-1], self._step({**own, **given}))
+        untuned = {name: value for name, value in options.items() if name != _FINETUNE}
+        recipe = self._without_finetuning({**configuration, "extra_options": untuned})
+        start = (self.base.extra_options or {}).get(_FINETUNE, {})
+        steps = (*recipe.tune.steps[:-1], self._step({**start, **finetune}))
         return replace(recipe, tune=replace(recipe.tune, steps=steps))
 
     def job(self, configuration: Mapping[str, Any]) -> Job:
@@ -156,11 +156,11 @@ class RecipeMaker:
                 self._recipes[key] = translate(applied(self._untuned, configuration)).recipe
             except RecipeError as error:
                 self._recipes[key] = error
-        found = self._recipes[key]
-        if isinstance(found, RecipeError):
+        cached = self._recipes[key]
+        if isinstance(cached, RecipeError):
             # A new exception: raising the cached one again would let its traceback grow.
-            raise RecipeError(str(found))
-        return found
+            raise RecipeError(str(cached))
+        return cached
 
     def _step(self, finetune: Mapping[str, Any]) -> Any:
         key = repr(finetune)
@@ -223,8 +223,8 @@ class Entry:
 
 def index_of(assignment: Assignment) -> int:
     """Return the index into the list of configurations, which are tried in this order."""
-    found = assignment[INDEX]
-    return found.index if isinstance(found, Entry) else int(found)
+    entry = assignment[INDEX]
+    return entry.index if isinstance(entry, Entry) else int(entry)
 
 
 def list_space(maker: RecipeMaker, configurations: Sequence[Mapping[str, Any]], name: str = "all_configs") -> Space:
@@ -276,26 +276,26 @@ def calibration_stage(configurations: Sequence[Mapping[str, Any]]) -> list[Confi
     return _distinct({**_calibration(entry), _SWITCH: False} for entry in configurations)
 
 
-def finetuning_stage(chosen: Mapping[str, Any], configurations: Sequence[Mapping[str, Any]]) -> list[Configuration]:
+def finetuning_stage(calibrated: Mapping[str, Any], configurations: Sequence[Mapping[str, Any]]) -> list[Configuration]:
     """Return the configurations of the second stage: the best of the first with all finetuning options."""
-    options = chosen.get("extra_options") or {}
+    options = calibrated.get("extra_options") or {}
     return _distinct(
-        {**chosen, _SWITCH: True, "extra_options": {**options, _FINETUNE: settings}}
+        {**calibrated, _SWITCH: True, "extra_options": {**options, _FINETUNE: settings}}
         for settings in map(_finetuning, configurations)
         if settings
     )
 
 
 def _finetuning(configuration: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = (configuration.get("extra_options") or {}).get(_FINETUNE) or {}
-    return found if isinstance(found, Mapping) else {}
+    settings = (configuration.get("extra_options") or {}).get(_FINETUNE) or {}
+    return settings if isinstance(settings, Mapping) else {}
 
 
 def _calibration(configuration: Mapping[str, Any]) -> Configuration:
     """Return a configuration without its finetuning options."""
-    rest = {name: value for name, value in configuration.items() if name not in (_SWITCH, "extra_options")}
+    calibrated = {name: value for name, value in configuration.items() if name not in (_SWITCH, "extra_options")}
     options = {name: value for name, value in (configuration.get("extra_options") or {}).items() if name != _FINETUNE}
-    return rest | ({"extra_options": options} if options else {})
+    return calibrated | ({"extra_options": options} if options else {})
 
 
 def _distinct(configurations: Iterable[Configuration]) -> list[Configuration]:

@@ -42,9 +42,9 @@ class UserEvaluator:
     @property
     def fingerprint(self) -> str:
         """Text that differs between functions: their own fingerprint, or a digest of the code."""
-        own = getattr(self.function, "fingerprint", None)
-        if own is not None:
-            return str(own() if callable(own) else own)
+        fingerprint = getattr(self.function, "fingerprint", None)
+        if fingerprint is not None:
+            return str(fingerprint() if callable(fingerprint) else fingerprint)
         name = getattr(self.function, "__qualname__", type(self.function).__qualname__)
         return f"{name} {function_digest(self.function)}"
 

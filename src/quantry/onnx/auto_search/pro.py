@@ -142,15 +142,17 @@ class AutoSearchPro:
             self.result = run_search(*subjects, self._space(self._parameters, {}), options, store)
             return self._best(self.result, {})
         calibration = self._space(first, {})
-        chosen: dict[str, Any] = {}
+        calibrated: dict[str, Any] = {}
 
         def second(best: Recipe) -> Space:
-            chosen.update(next(found for found in calibration.assignments() if calibration.build(found) == best))
-            return self._space(_freed(self._parameters, first), chosen)
+            calibrated.update(
+                next(assignment for assignment in calibration.assignments() if calibration.build(assignment) == best)
+            )
+            return self._space(_freed(self._parameters, first), calibrated)
 
         stages = run_two_stage(*subjects, (calibration, second), options, store)
         self.result = stages.best
-        return self._best(self.result, chosen if self.result is stages.finetuning else {})
+        return self._best(self.result, calibrated if self.result is stages.finetuning else {})
 
     def _storage(self) -> str | None:
         """Return the URL of the database; the name of a file stands for one in the output directory."""
@@ -159,11 +161,11 @@ class AutoSearchPro:
             return None
         return str(name) if "://" in str(name) else f"sqlite:///{Path(self.config['output_dir']) / str(name)}"
 
-    def _best(self, result: SearchResult, chosen: Mapping[str, Any]) -> Candidate:
+    def _best(self, result: SearchResult, calibrated: Mapping[str, Any]) -> Candidate:
         if result.best is None:
             raise RecipeError(f"every configuration of AutoSearchPro failed: {'; '.join(result.notes)}")
-        values = {**chosen, **result.best.assignment}
-        found = candidate(result.best, result, None, values, self._metric)
+        values = {**calibrated, **result.best.assignment}
+        entry = candidate(result.best, result, None, values, self._metric)
         plain = {
             name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in values.items()
         }
@@ -171,7 +173,7 @@ class AutoSearchPro:
         write_file(path, json.dumps({"params": plain, "score": result.best.score}, indent=2))
         if result.best_model is not None:
             name_best(result.best_model, result)
-        return found | {"model_path": str(result.best_model)}
+        return entry | {"model_path": str(result.best_model)}
 
     def _space(self, parameters: Mapping[str, Any], fixed: Mapping[str, Any]) -> Space:
         return Space(parameters, ProBuild(dict(fixed)), name=f"AutoSearchPro {fingerprint(repr(dict(fixed))).short}")
@@ -190,11 +192,11 @@ class AutoSearchPro:
     def _check_direction(self) -> None:
         direction = self.config["direction"]
         metric = find_metric(self.config["search_metric"])
-        own = "maximize" if metric.higher_is_better else "minimize"
+        expected = "maximize" if metric.higher_is_better else "minimize"
         if direction not in (None, "maximize", "minimize"):
             raise RecipeError(f"AutoSearchPro's 'direction' must be 'maximize' or 'minimize', got {direction!r}")
-        if self.config["search_evaluator"] is None and direction not in (None, own):
-            raise RecipeError(f"AutoSearchPro's 'direction' must be {own!r} for {metric.name}, got {direction!r}")
+        if self.config["search_evaluator"] is None and direction not in (None, expected):
+            raise RecipeError(f"AutoSearchPro's 'direction' must be {expected!r} for {metric.name}, got {direction!r}")
 
 
 def get_auto_search_config(config_name: str) -> dict[str, Any]:
@@ -228,20 +230,20 @@ def pro_parameters(space: Mapping[str, Any]) -> dict[str, Parameter]:
     require_known("search_space", space, (*_BASE, *GROUPS, *ROWS))
     base: dict[str, Parameter] = {}
     groups: dict[str, Parameter] = {}
-    for name, given in space.items():
+    for name, values in space.items():
         if name in GROUPS:
-            groups |= _group(name, given, space)
+            groups |= _group(name, values, space)
         else:
-            base[name] = _leaf(given, name, {})
+            base[name] = _leaf(values, name, {})
     return base | groups
 
 
-def _group(name: str, given: Any, space: Mapping[str, Any]) -> dict[str, Parameter]:
-    if not isinstance(given, Mapping):
-        raise RecipeError(f"search_space[{name!r}] must be a dict of lists, got {type(given).__name__}")
-    conditions = _conditions(name, given.get("only_if"), space)
+def _group(name: str, values: Any, space: Mapping[str, Any]) -> dict[str, Parameter]:
+    if not isinstance(values, Mapping):
+        raise RecipeError(f"search_space[{name!r}] must be a dict of lists, got {type(values).__name__}")
+    conditions = _conditions(name, values.get("only_if"), space)
     return {
-        f"{name}.{key}": _leaf(value, f"{name}.{key}", conditions) for key, value in given.items() if key != "only_if"
+        f"{name}.{key}": _leaf(value, f"{name}.{key}", conditions) for key, value in values.items() if key != "only_if"
     }
 
 
@@ -259,9 +261,9 @@ def _conditions(name: str, only_if: Any, space: Mapping[str, Any]) -> dict[str, 
         return {only_if: on} if len(on) < len(values) else {}
     if not isinstance(only_if, Mapping):
         raise RecipeError(f"only_if of {name!r} must be a key or a dict of keys to values, got {only_if!r}")
-    for key, wanted in only_if.items():
+    for key, allowed in only_if.items():
         if key not in space:
-            raise RecipeError(f"only_if of {name!r} must name keys of the space, got {key!r}; {wanted!r}")
+            raise RecipeError(f"only_if of {name!r} must name keys of the space, got {key!r}; {allowed!r}")
     return dict(only_if)
 
 
@@ -296,10 +298,10 @@ class ProBuild:
         algorithms: list[AlgoConfig] = []
         if values.get("cle_algo") not in _NONE:
             algorithms.append(CLEConfig(**_inside(values, "cle_params")))
-        chosen = values.get("algorithms")
+        algorithm_names = values.get("algorithms")
         algorithms += [
             _algorithm(name)(**_inside(values, f"{str(name).lower()}_params"))
-            for name in (chosen if isinstance(chosen, list | tuple) else [chosen])
+            for name in (algorithm_names if isinstance(algorithm_names, list | tuple) else [algorithm_names])
             if name not in _NONE
         ]
         options = {name: value for name, value in values.items() if name in ROWS}

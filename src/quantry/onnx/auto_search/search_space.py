@@ -93,10 +93,10 @@ def conditions_of(name: str) -> tuple[Condition, ...]:
     Args:
         name: Its dotted name, such as "extra_options.Percentile".
     """
-    own = _CONDITIONS.get(name)
+    condition = _CONDITIONS.get(name)
     of_group = tuple(condition for prefix, condition in _PREFIXES.items() if name.startswith(prefix))
     # Options of an algorithm also need finetuning itself to be on.
-    return (*of_group, *((own,) if own is not None else ()))
+    return (*of_group, *((condition,) if condition is not None else ()))
 
 
 class SearchSpace:
@@ -136,16 +136,16 @@ class SearchSpace:
         Raises:
             RecipeError: The space has a continuous range.
         """
-        kept, invalid, equivalent = self._filtered
+        valid, invalid, equivalent = self._filtered
         _LOG.info(
             "search space: %d configurations; %d are invalid and %d are duplicates",
-            len(kept),
+            len(valid),
             sum(invalid.values()),
             equivalent,
         )
         for reason, count in sorted(invalid.items(), key=lambda entry: -entry[1]):
             _LOG.info("  %d invalid: %s", count, reason)
-        return [nested(assignment) for assignment in kept.values()]
+        return [nested(assignment) for assignment in valid.values()]
 
     def place_of(self, recipe: Recipe) -> int | None:
         """Return the index of a recipe's configuration in `get_all_configs`; None if it is not there."""
@@ -168,7 +168,7 @@ class SearchSpace:
     @cached_property
     def _filtered(self) -> tuple[dict[Recipe, Assignment], dict[str, int], int]:
         space = self.space()
-        kept: dict[Recipe, Assignment] = {}
+        recipes: dict[Recipe, Assignment] = {}
         invalid: dict[str, int] = {}
         valid = 0
         for assignment in space.assignments():
@@ -178,8 +178,8 @@ class SearchSpace:
                 invalid[str(error)] = invalid.get(str(error), 0) + 1
                 continue
             valid += 1
-            kept.setdefault(recipe, assignment)
-        return kept, invalid, valid - len(kept)
+            recipes.setdefault(recipe, assignment)
+        return recipes, invalid, valid - len(recipes)
 
 
 def generate_all_configs(
@@ -212,12 +212,12 @@ def _is_range(value: object) -> bool:
     return isinstance(value, Mapping) and "low" in value and "high" in value
 
 
-def parameter_of(value: object, where: str) -> Parameter:
+def parameter_of(value: object, option: str) -> Parameter:
     """Return the parameter that a list of values or a range stands for.
 
     Args:
         value: A list, a range such as ``{"type": "float", "low": 1e-6, "high": 1e-4, "log": True}``, or a parameter.
-        where: Its name, for messages.
+        option: Its name, for messages.
 
     Raises:
         RecipeError: It is none of these.
@@ -225,25 +225,28 @@ def parameter_of(value: object, where: str) -> Parameter:
     if isinstance(value, Choice | Uniform | IntRange):
         return value
     if isinstance(value, Mapping) and _is_range(value):
-        return range_parameter(value, where)
+        return range_parameter(value, option)
     if isinstance(value, list | tuple):
         if not value:
-            raise RecipeError(f"{where} of a search space must list at least one value, got none")
+            raise RecipeError(f"{option} of a search space must list at least one value, got none")
         return Choice(tuple(value))
-    raise RecipeError(f"{where} of a search space must be a list of values, got {value!r}; write [{value!r}]")
+    raise RecipeError(
+        f"{option} of a search space must be a list of values or a range with low and high, got {value!r}; "
+        f"write [{value!r}]"
+    )
 
 
-def range_parameter(value: Mapping[str, Any], where: str) -> Uniform | IntRange:
+def range_parameter(value: Mapping[str, Any], option: str) -> Uniform | IntRange:
     """Return the parameter of a range such as ``{"type": "float", "low": 1e-6, "high": 1e-4, "log": True}``.
 
     Raises:
         RecipeError: It is not a valid range.
     """
-    require_known(f"the range of {where}", value, _RANGE_KEYS)
-    whole = isinstance(value["low"], int) and isinstance(value["high"], int)
-    kind = value.get("type", "int" if whole else "float")
+    require_known(f"the range of {option}", value, _RANGE_KEYS)
+    is_whole = isinstance(value["low"], int) and isinstance(value["high"], int)
+    kind = value.get("type", "int" if is_whole else "float")
     if kind not in ("int", "float"):
-        raise RecipeError(f"the range of {where} must have the type 'int' or 'float', got {kind!r}")
+        raise RecipeError(f"the range of {option} must have the type 'int' or 'float', got {kind!r}")
     log, step = bool(value.get("log", False)), value.get("step")
     if kind == "int":
         return IntRange(value["low"], value["high"], log, 1 if step is None else step)
@@ -277,8 +280,8 @@ def _requirement(condition: Condition, leaves: Mapping[str, Parameter], base: Qu
         if len(holding) == len(owner.values) and not conditions_of(condition.owner):
             return True
         return holding or False
-    given = flattened({"extra_options": base.extra_options or {}})
-    value = given.get(condition.owner, getattr(base, condition.owner, condition.default))
+    start = flattened({"extra_options": base.extra_options or {}})
+    value = start.get(condition.owner, getattr(base, condition.owner, condition.default))
     return condition.holds(value)
 
 
@@ -335,9 +338,9 @@ def finetune_space(
                 "quantization configuration's extra_options['FastFinetune']"
             )
         parameters[f"{_FINETUNE}{name}"] = _bounds(name, values)
-    own = (maker.base.extra_options or {}).get("FastFinetune", {})
+    start = (maker.base.extra_options or {}).get("FastFinetune", {})
     fixed = None
-    if device is not None and "OptimDevice" not in own:
+    if device is not None and "OptimDevice" not in start:
         fixed = {"extra_options": {"FastFinetune": {"OptimDevice": device}}}
     build: NestedBuild | CheckpointBuild = NestedBuild(maker, fixed)
     if checkpoint_every is not None:
@@ -348,15 +351,15 @@ def finetune_space(
 
 def _finetune_values(search_space: Mapping[str, Any]) -> Mapping[str, Any]:
     options = search_space.get("extra_options") or {}
-    others = [name for name in search_space if name != "extra_options"] + [
+    unsupported = [name for name in search_space if name != "extra_options"] + [
         name for name in options if name != "FastFinetune"
     ]
     settings = options.get("FastFinetune")
-    if others or not isinstance(settings, Mapping) or not settings:
-        found = f"got {others[0]!r}" if others else "got none of them"
+    if unsupported or not isinstance(settings, Mapping) or not settings:
+        problem = f"got {unsupported[0]!r}" if unsupported else "got none of them"
         raise RecipeError(
             "advanced_fastft_search takes search_space = {'extra_options': {'FastFinetune': {NumIterations and "
-            f"LearningRate}}}}, {found}"
+            f"LearningRate}}}}, {problem}"
         )
     return settings
 
@@ -367,8 +370,8 @@ def _bounds(name: str, values: Any) -> Parameter:
     if not isinstance(values, list | tuple) or not values:
         raise RecipeError(f"the bounds of {name} must be a list of numbers, got {values!r}")
     for value in values:
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if not (whole if name == "NumIterations" else whole or isinstance(value, float)) or value <= 0:
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        if not (is_whole if name == "NumIterations" else is_whole or isinstance(value, float)) or value <= 0:
             raise RecipeError(f"the bounds of {name} must be numbers above 0, got {value!r}")
     if name == "NumIterations":
         return IntRange(min(values), max(values))

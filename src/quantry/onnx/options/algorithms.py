@@ -136,10 +136,10 @@ def _sets(key: str, name: str) -> Apply:
     def apply(draft: RecipeDraft, value: Any) -> RecipeDraft:
         assert draft.finetune is not None
         # AdaRound and AdaQuant share one dict of settings, but not all fields.
-        if name not in {part.name for part in fields(draft.finetune)}:
+        if name not in {field.name for field in fields(draft.finetune)}:
             return draft.with_note(f"FastFinetune: {key} has no effect with {type(draft.finetune).__name__}")
-        given = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
-        return with_field(draft, f"finetune.{name}", given)
+        setting = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+        return with_field(draft, f"finetune.{name}", setting)
 
     return apply
 

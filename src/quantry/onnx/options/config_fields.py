@@ -64,8 +64,8 @@ def _calibrate_method(draft: RecipeDraft, value: object) -> RecipeDraft:
     draft = replace(draft, scale=replace(draft.scale, activation=method, weight=weight))
     if power_of_two:
         for path in ("plan.activation", "plan.weight"):
-            part, name = path.split(".")
-            if getattr(getattr(draft, part), name).dtype.is_integer:
+            group, name = path.split(".")
+            if getattr(getattr(draft, group), name).dtype.is_integer:
                 draft = with_field(draft, f"{path}.scale", PowerOfTwoScale())
     return draft
 
@@ -106,13 +106,13 @@ def _operators(draft: RecipeDraft, operators: Iterable[str]) -> RecipeDraft:
     return with_field(draft, "plan.selection.operators", tuple(operators))
 
 
-def _with_operators(draft: RecipeDraft, operators: Iterable[str], where: str) -> tuple[RecipeDraft, tuple[str, ...]]:
+def _with_operators(draft: RecipeDraft, operators: Iterable[str], option: str) -> tuple[RecipeDraft, tuple[str, ...]]:
     """Return the draft with operator types that no rule knows, and all types as a tuple."""
     listed = tuple(operators)
     for operator in listed:
         if operator not in RULE_OF_OPERATOR and not onnx.defs.has(operator):
             raise RecipeError(
-                f"{where} must hold operator types of ONNX, got {operator!r}"
+                f"{option} must hold operator types of ONNX, got {operator!r}"
                 f"{nearest_spelling(str(operator), RULE_OF_OPERATOR)}"
             )
     unknown = tuple(operator for operator in listed if operator not in RULE_OF_OPERATOR)
@@ -129,13 +129,13 @@ def _extra_op_types(draft: RecipeDraft, value: Iterable[str]) -> RecipeDraft:
     draft, listed = _with_operators(draft, value, "extra_op_types_to_quantize")
     # Types that a rule keeps float are wanted too.
     draft = with_field(draft, "plan.extra_operators", tuple(dict.fromkeys((*draft.plan.extra_operators, *listed))))
-    chosen = draft.plan.selection.operators
-    if not listed or not chosen:
+    operators = draft.plan.selection.operators
+    if not listed or not operators:
         return draft
-    if chosen[0].startswith("^"):
+    if operators[0].startswith("^"):
         # op_types_to_quantize has made one pattern of all types; extend its alternatives.
-        return _operators(draft, (f"{chosen[0].removesuffix(')$')}|{'|'.join(listed)})$",))
-    return _operators(draft, (*chosen, *listed))
+        return _operators(draft, (f"{operators[0].removesuffix(')$')}|{'|'.join(listed)})$",))
+    return _operators(draft, (*operators, *listed))
 
 
 def _names(path: str) -> Apply:
@@ -143,15 +143,15 @@ def _names(path: str) -> Apply:
 
 
 def _subgraphs(draft: RecipeDraft, value: Iterable[Any]) -> RecipeDraft:
-    found = []
+    subgraphs = []
     for entry in value:
-        if not isinstance(entry, tuple | list) or len(entry) != 2 or any(isinstance(part, str) for part in entry):
+        if not isinstance(entry, tuple | list) or len(entry) != 2 or any(isinstance(names, str) for names in entry):
             raise RecipeError(
                 "subgraphs_to_exclude must hold pairs ([first nodes], [last nodes]), "
                 f"got {entry!r} in QuantizationConfig.subgraphs_to_exclude"
             )
-        found.append(Subgraph(tuple(entry[0]), tuple(entry[1])))
-    return with_field(draft, "plan.selection.exclude_subgraphs", tuple(found))
+        subgraphs.append(Subgraph(tuple(entry[0]), tuple(entry[1])))
+    return with_field(draft, "plan.selection.exclude_subgraphs", tuple(subgraphs))
 
 
 def _per_channel(draft: RecipeDraft, value: bool) -> RecipeDraft:
@@ -174,8 +174,8 @@ def _dynamic(draft: RecipeDraft, value: bool) -> RecipeDraft:
     if not value:
         return draft
     # The operators that have an integer kernel with a dynamic input scale.
-    chosen = draft.plan.selection.operators or (*_DYNAMIC_OPERATORS, *draft.plan.extra_operators)
-    plan = replace(draft.plan, weights_only=True, selection=replace(draft.plan.selection, operators=chosen))
+    operators = draft.plan.selection.operators or (*_DYNAMIC_OPERATORS, *draft.plan.extra_operators)
+    plan = replace(draft.plan, weights_only=True, selection=replace(draft.plan.selection, operators=operators))
     return replace(draft, plan=plan, bias=FloatBias(), format=Dynamic())
 
 

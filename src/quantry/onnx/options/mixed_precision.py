@@ -22,8 +22,8 @@ def _where(key: str) -> str:
 
 def _spec(key: str, value: Any, like: TensorSpec) -> TensorSpec:
     """Return the specification of a target type; symmetry and scale are those of the whole model."""
-    where = _where(key)
-    dtype = value if isinstance(value, DataType) else spec_of(own_member(value, TYPES, where), where).dtype
+    option = _where(key)
+    dtype = value if isinstance(value, DataType) else spec_of(own_member(value, TYPES, option), option).dtype
     if dtype.is_block:
         return TensorSpec(dtype, granularity=PerBlock())
     if not dtype.is_integer:
@@ -37,8 +37,8 @@ def _type(key: str, *names: str) -> Apply:
         for name in names:
             like = draft.plan.activation if name == "activation" else draft.plan.weight
             spec = _spec(key, value, like)
-            made = (DerivedBias() if spec.dtype == DataType.INT32 else OwnBias(spec)) if name == "bias" else spec
-            draft = with_field(draft, f"mix.{name}", made)
+            tensor_type = (DerivedBias() if spec.dtype == DataType.INT32 else OwnBias(spec)) if name == "bias" else spec
+            draft = with_field(draft, f"mix.{name}", tensor_type)
         return draft
 
     return apply
@@ -46,22 +46,22 @@ def _type(key: str, *names: str) -> Apply:
 
 def _sets(name: str) -> Apply:
     def apply(draft: RecipeDraft, value: Any) -> RecipeDraft:
-        given = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
-        return with_field(draft, f"mix.{name}", given)
+        setting = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+        return with_field(draft, f"mix.{name}", setting)
 
     return apply
 
 
-def _target(draft: RecipeDraft, layer: Any, where: str) -> LayerTarget:
+def _target(draft: RecipeDraft, layer: Any, option: str) -> LayerTarget:
     if not hasattr(layer, "inputs") or not hasattr(layer, "weight"):
-        raise RecipeError(f"{where} must be a QLayerConfig, a list of them or a dict of one, got {layer!r}")
+        raise RecipeError(f"{option} must be a QLayerConfig, a list of them or a dict of one, got {layer!r}")
     reads, weight, bias = layer.inputs(), layer.weight, layer.bias
-    made = None if bias is None else bias.to_spec(f"{where}.bias")
-    derived = made is not None and made.dtype == DataType.INT32 and isinstance(made.scale, FloatScale)
+    bias_spec = None if bias is None else bias.to_spec(f"{option}.bias")
+    derived = bias_spec is not None and bias_spec.dtype == DataType.INT32 and isinstance(bias_spec.scale, FloatScale)
     return LayerTarget(
-        None if reads is None else reads.to_spec(f"{where}.input_tensors"),
-        None if weight is None else weight.to_spec(f"{where}.weight"),
-        _kept_float(draft) if made is None else DerivedBias() if derived else OwnBias(made),
+        None if reads is None else reads.to_spec(f"{option}.input_tensors"),
+        None if weight is None else weight.to_spec(f"{option}.weight"),
+        _kept_float(draft) if bias_spec is None else DerivedBias() if derived else OwnBias(bias_spec),
     )
 
 
@@ -71,17 +71,17 @@ def _kept_float(draft: RecipeDraft) -> FloatBias | None:
 
 
 def _layer_config(draft: RecipeDraft, value: Any) -> RecipeDraft:
-    where = _where("TargetLayerConfig")
+    option = _where("TargetLayerConfig")
     if isinstance(value, Mapping):
         if len(value) != 1:
             raise RecipeError(
-                f"{where} must be a dict with one QLayerConfig, got {len(value)} entries; use one at a time"
+                f"{option} must be a dict with one QLayerConfig, got {len(value)} entries; use one at a time"
             )
         ((layer, names),) = value.items()
         draft = with_field(draft, "mix.include", tuple(names))
         value = layer
     layers = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
-    return with_field(draft, "mix.targets", tuple(_target(draft, layer, where) for layer in layers))
+    return with_field(draft, "mix.targets", tuple(_target(draft, layer, option) for layer in layers))
 
 
 def _score(draft: RecipeDraft, value: Callable[..., float]) -> RecipeDraft:

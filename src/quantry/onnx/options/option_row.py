@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from quantry.errors import RecipeError, nearest_spelling
+from quantry.errors import RecipeError, require_known
 from quantry.onnx.options.recipe_draft import RecipeDraft, refuse, with_field
 
 Apply = Callable[[RecipeDraft, Any], RecipeDraft]
@@ -31,7 +31,7 @@ class Kind(enum.Enum):
     @property
     def annotation(self) -> Any:
         """The type of the values, for signatures."""
-        known = {
+        annotations = {
             Kind.BOOL: bool,
             Kind.INT: int,
             Kind.FLOAT: float,
@@ -39,7 +39,7 @@ class Kind(enum.Enum):
             Kind.LIST: Sequence,
             Kind.DICT: Mapping,
         }
-        return known.get(self, object)
+        return annotations.get(self, object)
 
     def holds(self, value: object) -> bool:
         """Return whether a value is of this type."""
@@ -90,22 +90,22 @@ class OptionRow:
         ways = (self.apply is not None, bool(self.spelling_of), bool(self.satisfied), bool(self.refused))
         assert sum(ways) == 1, self.key
 
-    def applied(self, draft: RecipeDraft, value: object, where: str) -> RecipeDraft:
+    def applied(self, draft: RecipeDraft, value: object, option: str) -> RecipeDraft:
         """Return the draft with this option applied.
 
         Args:
             draft: The options read before.
             value: The value.
-            where: Name of the option in messages, such as ``extra_options['CLESteps']``.
+            option: Name of the option in messages, such as ``extra_options['CLESteps']``.
 
         Raises:
             RecipeError: The value has the wrong type or is not supported.
         """
-        self.check(value, where)
+        self.check(value, option)
         if self.refused:
             if self._is_harmless(value):
                 return draft
-            raise refuse(where, value, self.refused)
+            raise refuse(option, value, self.refused)
         return draft if self.apply is None else self.apply(draft, value)
 
     def sets_exactly(self, field: str) -> bool:
@@ -125,7 +125,7 @@ class OptionRow:
             return not value and any(isinstance(nothing, list | Mapping) for nothing in self.harmless)
         return any(type(value) is type(nothing) and value == nothing for nothing in self.harmless)
 
-    def check(self, value: object, where: str) -> None:
+    def check(self, value: object, option: str) -> None:
         """Reject a value of the wrong type.
 
         Raises:
@@ -135,7 +135,7 @@ class OptionRow:
             return
         if not self.kind.holds(value):
             raise RecipeError(
-                f"{where} must be of type {self.kind.value}, got {value!r} of type {type(value).__name__}"
+                f"{option} must be of type {self.kind.value}, got {value!r} of type {type(value).__name__}"
             )
 
 
@@ -167,16 +167,12 @@ def nested(key: str, rows: tuple[OptionRow, ...], owner: str, is_on: Callable[[R
         owner: The switch of the feature.
         is_on: Whether the feature is on; if it is off, keys and types are checked and the dict has no effect.
     """
-    known = {row.key: row for row in rows}
+    rows_by_key = {row.key: row for row in rows}
 
     def apply(draft: RecipeDraft, value: Mapping[str, Any]) -> RecipeDraft:
         for name, setting in value.items():
-            row = known.get(name)
-            if row is None:
-                raise RecipeError(
-                    f"extra_options[{key!r}] must hold known keys, got {name!r}{nearest_spelling(str(name), known)}"
-                )
-            row.check(setting, _place(key, name))
+            require_known(f"extra_options[{key!r}]", [name], rows_by_key)
+            rows_by_key[name].check(setting, _place(key, name))
         if not is_on(draft):
             return draft.with_note(f"{key} has no effect without {owner}")
         for row in rows:
@@ -191,11 +187,11 @@ def _place(key: str, name: str) -> str:
     return f"extra_options[{key!r}][{name!r}]"
 
 
-def _applied(row: OptionRow, draft: RecipeDraft, value: Any, where: str) -> RecipeDraft:
+def _applied(row: OptionRow, draft: RecipeDraft, value: Any, option: str) -> RecipeDraft:
     try:
-        return row.applied(draft, value, where)
+        return row.applied(draft, value, option)
     except RecipeError as error:
-        if where in str(error):
+        if option in str(error):
             raise
         # The error names the field of the recipe; the caller knows the option.
-        raise RecipeError(f"{where} cannot be {value!r}: {error}") from error
+        raise RecipeError(f"{option} cannot be {value!r}: {error}") from error

@@ -28,12 +28,12 @@ _COLUMNS = "| name | type | default | meaning | in quantry |\n|---|---|---|---|-
 
 def options_page() -> str:
     """Return the page as Markdown."""
-    parts = [_HEAD, "\n## Fields of QuantizationConfig\n\n", _table(FIELDS.values())]
+    sections = [_HEAD, "\n## Fields of QuantizationConfig\n\n", _table(FIELDS.values())]
     for title, rows in SECTIONS:
-        parts += [f"\n## extra_options: {title}\n\n", _table(rows)]
+        sections += [f"\n## extra_options: {title}\n\n", _table(rows)]
     for key, rows in NESTED.items():
-        parts += [f"\n## extra_options: keys of {key}\n\n", _table(rows)]
-    return "".join(parts)
+        sections += [f"\n## extra_options: keys of {key}\n\n", _table(rows)]
+    return "".join(sections)
 
 
 def _table(rows: Iterable[OptionRow]) -> str:

@@ -13,8 +13,10 @@ _ONE_PAIR = "every tensor has one Q/DQ pair that all of its readers share; leave
 
 def _fuses(operator: str) -> Apply:
     def apply(draft: RecipeDraft, value: bool) -> RecipeDraft:
-        others = tuple(name for name in draft.plan.fused_activations if name != operator)
-        return replace(draft, plan=replace(draft.plan, fused_activations=(*others, operator) if value else others))
+        operators = tuple(name for name in draft.plan.fused_activations if name != operator)
+        return replace(
+            draft, plan=replace(draft.plan, fused_activations=(*operators, operator) if value else operators)
+        )
 
     return apply
 

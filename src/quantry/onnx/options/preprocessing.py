@@ -10,7 +10,7 @@ from quantry.onnx.options.recipe_draft import RecipeDraft, with_field
 from quantry.recipe import NpuConversions, NpuLimits
 
 _SIMULATED = ("leaky_relu", "sigmoid_to_hard_sigmoid", "hard_sigmoid", "average_pool", "reduce_mean", "clip")
-NO_CONVERSIONS = NpuConversions(**{part.name: False for part in fields(NpuConversions)})
+NO_CONVERSIONS = NpuConversions(**{entry.name: False for entry in fields(NpuConversions)})
 """All switches off."""
 
 WRITTEN_DIFFERENTLY = NpuConversions(**dict.fromkeys(_SIMULATED, False))
@@ -21,14 +21,14 @@ def conversion(name: str) -> Apply:
     """Return a function that switches one conversion on or off, independent of the others."""
 
     def apply(draft: RecipeDraft, value: bool) -> RecipeDraft:
-        changed = replace(draft.prepare.npu or NO_CONVERSIONS, **{name: value})
-        return _with_conversions(draft, changed)
+        conversions = replace(draft.prepare.npu or NO_CONVERSIONS, **{name: value})
+        return _with_conversions(draft, conversions)
 
     return apply
 
 
-def _with_conversions(draft: RecipeDraft, changed: NpuConversions) -> RecipeDraft:
-    return replace(draft, prepare=replace(draft.prepare, npu=None if changed == NO_CONVERSIONS else changed))
+def _with_conversions(draft: RecipeDraft, conversions: NpuConversions) -> RecipeDraft:
+    return replace(draft, prepare=replace(draft.prepare, npu=None if conversions == NO_CONVERSIONS else conversions))
 
 
 def _simulate(draft: RecipeDraft, value: bool) -> RecipeDraft:
@@ -65,8 +65,8 @@ def _conversion_row(key: str, name: str, meaning: str, default: str = "True with
 
 
 def _limit_row(key: str, name: str, meaning: str) -> OptionRow:
-    place = f"scale.npu.{name}" + (", else scale.align" if name in ALIGNED else "")
-    return OptionRow(key, Kind.BOOL, "True with enable_npu_cnn", meaning, place, _limit(key, name))
+    target_field = f"scale.npu.{name}" + (", else scale.align" if name in ALIGNED else "")
+    return OptionRow(key, Kind.BOOL, "True with enable_npu_cnn", meaning, target_field, _limit(key, name))
 
 
 def _unconverted(operator: str) -> OptionRow:
@@ -174,12 +174,12 @@ def _simplify(draft: RecipeDraft, value: bool) -> RecipeDraft:
 
 def _fix_shapes(draft: RecipeDraft, value: str) -> RecipeDraft:
     shapes: dict[str, tuple[int, ...]] = {}
-    for part in filter(None, (part.strip() for part in value.split(";"))):
-        match = _SHAPE.fullmatch(part)
+    for entry in filter(None, (entry.strip() for entry in value.split(";"))):
+        match = _SHAPE.fullmatch(entry)
         if match is None:
             raise RecipeError(
                 "extra_options['FixShapes'] must have the form 'input:[1,3,224,224];mask:[1,16]', "
-                f"got {part!r} in {value!r}"
+                f"got {entry!r} in {value!r}"
             )
         shapes[match[1]] = tuple(int(length) for length in match[2].split(",") if length.strip())
     return replace(draft, fixed_shapes=shapes)

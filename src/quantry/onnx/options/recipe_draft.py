@@ -244,8 +244,8 @@ class RecipeDraft:
 
     def _steps(self) -> tuple[TuneStep, ...]:
         # AMD Quark's order, independent of the order of the options.
-        found = (self.gptq, self.bias_correction, self.finetune)
-        return tuple(step for step in found if step is not None)
+        steps = (self.gptq, self.bias_correction, self.finetune)
+        return tuple(step for step in steps if step is not None)
 
     def _default_bias(self) -> DerivedBias | OwnBias | FloatBias:
         activation, weight = self.plan.activation, self.plan.weight
@@ -300,12 +300,12 @@ def with_field(value: _Value, path: str, new: Any) -> _Value:
         >>> with_field(RecipeDraft(), "prepare.opset", 17).prepare.opset
         17
     """
-    head, _, rest = path.partition(".")
+    head, _, tail = path.partition(".")
     assert is_dataclass(value)
-    assert head in {part.name for part in fields(value)}
-    return replace(value, **{head: with_field(getattr(value, head), rest, new) if rest else new})  # type: ignore[type-var]
+    assert head in {field.name for field in fields(value)}
+    return replace(value, **{head: with_field(getattr(value, head), tail, new) if tail else new})  # type: ignore[type-var]
 
 
-def refuse(where: str, given: object, reason: str) -> RecipeError:
+def refuse(option: str, value: object, reason: str) -> RecipeError:
     """Return the error for an unsupported value of an option."""
-    return RecipeError(f"{where} cannot be {given!r}: {reason}")
+    return RecipeError(f"{option} cannot be {value!r}: {reason}")

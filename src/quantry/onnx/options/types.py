@@ -38,63 +38,63 @@ _CONVERT = ("quant_type", "symmetric", *_RANGES, "recv_nodes")
 def _mixed(draft: RecipeDraft, value: Mapping[Any, Iterable[str]]) -> RecipeDraft:
     if not draft.tensor_types:
         return draft.with_note("MixedPrecisionTensor has no effect without specific_tensor_precision")
-    where = "extra_options['MixedPrecisionTensor']"
+    option = "extra_options['MixedPrecisionTensor']"
     for kind, names in value.items():
         if isinstance(names, str):
-            raise RecipeError(f"{where} must hold lists of names, got {names!r} of type str for {kind}")
-        spec = spec_of(own_member(kind, TYPES, where), where)
+            raise RecipeError(f"{option} must hold lists of names, got {names!r} of type str for {kind}")
+        spec = spec_of(own_member(kind, TYPES, option), option)
         draft = _with(draft, tuple(names), _symmetric(spec, draft))
     return draft
 
 
 def _overrides(draft: RecipeDraft, value: Mapping[str, Any]) -> RecipeDraft:
     for name, entries in value.items():
-        where = f"extra_options['TensorQuantOverrides'][{name!r}]"
+        option = f"extra_options['TensorQuantOverrides'][{name!r}]"
         listed = [entries] if isinstance(entries, Mapping) else list(entries)
         if not listed or not all(isinstance(entry, Mapping) for entry in listed):
-            raise RecipeError(f"{where} must be a list of dicts, got {entries!r}")
+            raise RecipeError(f"{option} must be a list of dicts, got {entries!r}")
         if len(listed) > 1 and "axis" not in listed[0]:
             raise RecipeError(
-                f"{where} must have an 'axis' in its first dict if there is one for each channel, got none"
+                f"{option} must have an 'axis' in its first dict if there is one for each channel, got none"
             )
         for entry in listed:
-            _check_override(entry, where, _KNOWN)
+            _check_override(entry, option, _KNOWN)
         if "convert" in listed[0]:
-            draft = _with_conversion(draft, name, listed[0], where)
+            draft = _with_conversion(draft, name, listed[0], option)
         elif any(key in listed[0] for key in _TYPED):
-            draft = _with(draft, (name,), _overridden(draft, listed[0], where))
+            draft = _with(draft, (name,), _overridden(draft, listed[0], option))
         draft = _with_ranges(draft, name, listed)
     return draft
 
 
-def _with_conversion(draft: RecipeDraft, name: str, entry: Mapping[str, Any], where: str) -> RecipeDraft:
+def _with_conversion(draft: RecipeDraft, name: str, entry: Mapping[str, Any], option: str) -> RecipeDraft:
     """Convert a tensor to a second type for some of its readers, or for all of them."""
-    given, where = entry["convert"], f"{where}['convert']"
-    if not isinstance(given, Mapping) or "quant_type" not in given:
-        raise RecipeError(f"{where} must be a dict with 'quant_type', got {given!r}")
+    conversion, option = entry["convert"], f"{option}['convert']"
+    if not isinstance(conversion, Mapping) or "quant_type" not in conversion:
+        raise RecipeError(f"{option} must be a dict with 'quant_type', got {conversion!r}")
     if "axis" in entry:
-        raise RecipeError(f"{where} must be for a tensor with one scale, got 'axis' as well")
-    _check_override(given, where, _CONVERT)
-    converted = _overridden(draft, given, where)
-    readers = tuple(sorted(given.get("recv_nodes") or ()))
-    entries = TensorTypes((name,), _overridden(draft, entry, where), converted, readers)
+        raise RecipeError(f"{option} must be for a tensor with one scale, got 'axis' as well")
+    _check_override(conversion, option, _CONVERT)
+    converted = _overridden(draft, conversion, option)
+    readers = tuple(sorted(conversion.get("recv_nodes") or ()))
+    entries = TensorTypes((name,), _overridden(draft, entry, option), converted, readers)
     draft = replace(draft, plan=replace(draft.plan, tensors=(*draft.plan.tensors, entries)))
     # The plan gives a conversion the name of the tensor and the type.
-    return _with_ranges(draft, f"{name}_{converted.dtype.value}", [given])
+    return _with_ranges(draft, f"{name}_{converted.dtype.value}", [conversion])
 
 
-def _check_override(entry: Mapping[str, Any], where: str, known: tuple[str, ...]) -> None:
-    require_known(where, entry, known)
+def _check_override(entry: Mapping[str, Any], option: str, keys: tuple[str, ...]) -> None:
+    require_known(option, entry, keys)
     if ("scale" in entry) != ("zero_point" in entry):
         raise RecipeError(
-            f"Must provide both 'scale' and 'zero_point': {where} must have 'scale' and 'zero_point' together, got "
+            f"Must provide both 'scale' and 'zero_point': {option} must have 'scale' and 'zero_point' together, got "
             "only one of them"
         )
     invalid = [key for key in ("symmetric", "reduce_range", "rmax", "rmin") if key in entry]
     if "scale" in entry and invalid:
-        named = ", ".join(invalid)
+        listed = ", ".join(invalid)
         raise RecipeError(
-            f"option(s) [{named}] are invalid with 'scale' and 'zero_point': {where} must not have {named} together "
+            f"option(s) [{listed}] are invalid with 'scale' and 'zero_point': {option} must not have {listed} together "
             "with a scale, which says everything, got both"
         )
 
@@ -109,8 +109,8 @@ def _with_ranges(draft: RecipeDraft, name: str, entries: list[Mapping[str, Any]]
     }
     if "zero_point" in numbers:
         numbers["zero_point"] = tuple(int(value) for value in numbers["zero_point"])
-    given = GivenRange(name, reduced=any(bool(entry.get("reduce_range")) for entry in entries), **numbers)
-    return replace(draft, scale=replace(draft.scale, given=(*draft.scale.given, given)))
+    tensor_range = GivenRange(name, reduced=any(bool(entry.get("reduce_range")) for entry in entries), **numbers)
+    return replace(draft, scale=replace(draft.scale, given=(*draft.scale.given, tensor_range)))
 
 
 def _number(value: Any) -> float:
@@ -118,11 +118,11 @@ def _number(value: Any) -> float:
     return float("nan") if value is None else float(np.asarray(value).reshape(-1)[0])
 
 
-def _overridden(draft: RecipeDraft, entry: Mapping[str, Any], where: str) -> TensorSpec:
+def _overridden(draft: RecipeDraft, entry: Mapping[str, Any], option: str) -> TensorSpec:
     # Only weights have channels with their own scales, so an axis means a weight.
     spec = draft.plan.weight if "axis" in entry else draft.plan.activation
     if "quant_type" in entry:
-        typed = spec_of(own_member(entry["quant_type"], TYPES, f"{where}['quant_type']"), where)
+        typed = spec_of(own_member(entry["quant_type"], TYPES, f"{option}['quant_type']"), option)
         spec = replace(_symmetric(typed, draft), scale=spec.scale if typed.dtype.is_integer else typed.scale)
     if "axis" in entry:
         # onnxruntime's scales per channel are symmetric unless the entry says otherwise.
@@ -222,23 +222,23 @@ def mx_attributes(draft: RecipeDraft, value: Mapping[str, Any]) -> RecipeDraft:
 def block_attributes(dtype: DataType) -> dict[str, dict[str, Any]]:
     """Return the option that names a block format, ``BFPAttributes`` or ``MXAttributes``; none for other types."""
     shape = {"axis": 1, "block_size": dtype.block_size, "rounding_mode": 2} if dtype.is_block else {}
-    for (method, bits), known in _BFP.items():
-        if known == dtype:
+    for (method, bits), data_type in _BFP.items():
+        if data_type == dtype:
             pairs = {} if method == "to_bfp" else {"sub_block_size": 2, "sub_block_shift_bits": 1}
             return {"BFPAttributes": {"bfp_method": method, "bit_width": bits, **shape, **pairs}}
-    for element, known in _MX.items():
-        if known == dtype:
+    for element, data_type in _MX.items():
+        if data_type == dtype:
             return {"MXAttributes": {"element_dtype": element, **shape}}
     return {}
 
 
-def _check(value: Mapping[str, Any], key: str, known: tuple[str, ...], fixed: Mapping[str, int]) -> None:
-    names = (*known, *fixed)
+def _check(value: Mapping[str, Any], key: str, supported: tuple[str, ...], fixed: Mapping[str, int]) -> None:
+    names = (*supported, *fixed)
     require_known(f"extra_options[{key!r}]", value, names, f"hold known keys ({', '.join(names)})")
-    for name, given in value.items():
-        if name in fixed and given != fixed[name]:
+    for name, setting in value.items():
+        if name in fixed and setting != fixed[name]:
             raise RecipeError(
-                f"extra_options[{key!r}][{name!r}] must be {fixed[name]}, the only supported value, got {given!r}"
+                f"extra_options[{key!r}][{name!r}] must be {fixed[name]}, the only supported value, got {setting!r}"
             )
 
 
