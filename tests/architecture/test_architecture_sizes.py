@@ -20,8 +20,6 @@ ALLOWED_FUNCTIONS = {
     "execute/interpreter/recurrent.py:gru": "its parameters are the inputs and attributes of the ONNX operator",
     "execute/interpreter/recurrent.py:rnn": "its parameters are the inputs and attributes of the ONNX operator",
     "torchfront/lowering/attention.py:attention": "its parameters are those of torch's operator",
-    "cli/diagnose.py:diagnose": "the command line's options are its parameters",
-    "cli/compare.py:compare": "the command line's options are its parameters",
     "cli/evaluate.py:evaluate": "the command line's options are its parameters",
     "torch/exporter.py:export_onnx": "the documented signature of Quark for PyTorch",
     "numerics/triton_kernels.py:quantize_kernel": "a kernel takes each pointer and constant by itself",

@@ -13,17 +13,14 @@ from quantry.cli.console import check_output
 from quantry.cli.frame import current_output
 from quantry.cli.image_arguments import ImageArguments
 from quantry.cli.model_data import samples_for
+from quantry.cli.option_parameters import OptionGroup
 from quantry.recipe.json_result import Count, JsonResult, ScoreEntry, Size
+from quantry.recipe.option_fields import option
 
 if TYPE_CHECKING:
     from quantry.diagnosis import Fall, PairDiagnosis
     from quantry.evaluate import Latency, MetricScore
     from quantry.targets.compare import ModelComparison
-
-_TARGET = "Target with a backend: the second model runs there."
-_DATA = typer.Option("--data", "-d", help="Images or arrays, as for `quantry quantize`.")
-REPORT = "HTML file: how close the outputs are and where the models depart, tensor by tensor."
-_FLOAT = typer.Argument(help="The model to compare with, usually the float model.")
 
 
 @dataclass(frozen=True)
@@ -70,15 +67,30 @@ class PairResult(JsonResult):
     departures: "tuple[Fall, ...] | None"
 
 
-def compare(  # noqa: PLR0913, PLR0917  the command line's options are its parameters
-    reference: Annotated[Path, _FLOAT],
+@dataclass(frozen=True)
+class CompareArguments(OptionGroup):
+    """Options of the command.
+
+    Attributes:
+        data: Images or arrays, as for `quantry quantize`.
+        samples: Maximum number of samples.
+        target: Target with a backend: the second model runs there.
+        report: HTML file: how close the outputs are and where the models depart, tensor by tensor.
+        latency: Timed runs of both, interleaved, on the target or ort-cpu.
+    """
+
+    data: Path | None = option(None, "-d")
+    samples: int = 100
+    target: str | None = None
+    report: Path | None = None
+    latency: int = 0
+
+
+def compare(
+    reference: Annotated[Path, typer.Argument(help="The model to compare with, usually the float model.")],
     model: Annotated[Path, typer.Argument(help="The other model, quantized by any tool.")],
-    data: Annotated[Path | None, _DATA] = None,
-    samples: Annotated[int, typer.Option(help="Maximum number of samples.")] = 100,
-    target: Annotated[str | None, typer.Option(help=_TARGET)] = None,
-    report: Annotated[Path | None, typer.Option(help=REPORT)] = None,
-    latency: Annotated[int, typer.Option(help="Timed runs of both, interleaved, on the target or ort-cpu.")] = 0,
     *,
+    arguments: CompareArguments,
     images: ImageArguments,
 ) -> None:
     """Compare the outputs, size and speed of two models, whatever tools wrote them."""
@@ -86,18 +98,17 @@ def compare(  # noqa: PLR0913, PLR0917  the command line's options are its param
     from quantry.targets.arithmetic import require_backend
     from quantry.targets.compare import compare_models, runnable
 
-    feeds = samples_for(reference, data, images.given(), samples)
+    target, report = arguments.target, arguments.report
+    feeds = samples_for(reference, arguments.data, images.given(), arguments.samples)
     backend = None if target is None else require_backend(target)
     comparison = compare_models(reference, model, feeds, backend)
     times, slow = None, None
-    if latency:
-        backend_name = target or "ort-cpu"
-        first = next(iter(feeds))
+    if arguments.latency:
+        where_timed, first = target or "ort-cpu", next(iter(feeds))
         ours, theirs = runnable(reference), runnable(model)
-        times = measure_on_target(backend_name, ours, theirs, first, latency)
-        slow = slow_because(
-            times, place(theirs, backend_name, first).nodes, backend_name, place(ours, backend_name, first).nodes
-        )
+        times = measure_on_target(where_timed, ours, theirs, first, arguments.latency)
+        float_nodes, nodes = (place(content, where_timed, first).nodes for content in (ours, theirs))
+        slow = slow_because(times, nodes, where_timed, float_nodes)
     _show(comparison, times, slow, target)
     if report is not None:
         from quantry.diagnosis import diagnose_pair

@@ -16,9 +16,11 @@ from quantry.cli.compare import diagnose_models
 from quantry.cli.console import check_model, check_output
 from quantry.cli.frame import ExitCode, Output, current_output
 from quantry.cli.image_arguments import ImageArguments, warn_of_default_pixels
+from quantry.cli.option_parameters import OptionGroup
 from quantry.errors import RecipeError
 from quantry.recipe import Recipe, from_plain, resolve_recipe
 from quantry.recipe.json_result import Count, JsonResult, Share
+from quantry.recipe.option_fields import option
 
 if TYPE_CHECKING:
     from quantry.auto import Fixed, OutcomeFacts
@@ -27,18 +29,8 @@ if TYPE_CHECKING:
     from quantry.diagnosis.evidence import Fall, Finding
     from quantry.quantization import QuantizationResult
 
-_RECIPE = "Recipe file, preset, or a model that quantry wrote. Default: what the target recommends."
 _QUANTIZED = "Quantized model of any tool: compare its tensors with the float model's instead of quantizing."
-_FIX = "Try every suggested fix on held-out samples, combine those that help and write the fixed model."
-_CALIBRATION = (
-    "Only check the calibration data: enough samples, similar to --evaluation-data, right colours and pixels."
-)
-_EVALUATION = (
-    "Other data, in the same forms: errors are measured on them, and they are compared with the calibration data."
-)
-_EFFORT = "How long --fix may take: low, default (about a minute of CPU time) or high."
 _SHOWN_FALLS, _SHOWN_TENSORS = 5, 3
-_OUTPUT = "The fixed model, with --fix; default: in the current folder, named after the model."
 
 
 @dataclass(frozen=True)
@@ -154,89 +146,102 @@ class DiagnosisResult(JsonResult):
     written: tuple[Path, ...]
 
 
-def diagnose(  # noqa: PLR0913, PLR0917  the command line's options are its parameters
+@dataclass(frozen=True)
+class DiagnoseArguments(OptionGroup):
+    """Options of the command.
+
+    Attributes:
+        data: Calibration data, as for `quantry quantize`.
+        recipe: Recipe file, preset, or a model that quantry wrote; default: what the target recommends.
+        target: Deployment target, which may rule out fixes.
+        evaluation_data: Other data, in the same forms: errors are measured on them, and they are compared with the
+            calibration data.
+        calibration: Only check the calibration data: enough samples, similar to --evaluation-data, right colours and
+            pixels.
+        fix: Try every suggested fix on held-out samples, combine those that help and write the fixed model.
+        effort: How long --fix may take: low, default (about a minute of CPU time) or high.
+        report: HTML file with everything that was found.
+        output: The fixed model, with --fix; default: in the current folder, named after the model.
+        store: Folder for cached results, 'default' or 'none'.
+    """
+
+    data: Path | None = option(None, "-d")
+    recipe: str | None = option(None, "-r", "--preset", "-p")
+    target: str | None = None
+    evaluation_data: Path | None = None
+    calibration: bool = False
+    fix: bool = False
+    effort: str = "default"
+    report: Path | None = None
+    output: Path | None = option(None, "-o")
+    store: str = "default"
+
+    def check(self, quantized: Path | None) -> None:
+        """Raise if options contradict each other.
+
+        Args:
+            quantized: The quantized model; None if the float model is to be quantized.
+        """
+        quantizes = self.fix or self.recipe is not None or self.calibration or self.evaluation_data is not None
+        if quantized is not None and quantizes:
+            raise RecipeError(
+                "--fix, --recipe, --calibration and --evaluation-data quantize the float model, got one of them with "
+                f"the quantized model {quantized}"
+            )
+        if not self.fix and (self.output is not None or self.effort != "default"):
+            raise RecipeError(
+                "--output and --effort are about the fixed model and need --fix, got one of them without it"
+            )
+        if self.calibration and (self.fix or self.report is not None):
+            raise RecipeError("--calibration checks the data alone, got it with --fix or --report")
+
+
+def diagnose(
     model: Annotated[Path, typer.Argument(help="Float ONNX model.")],
     quantized: Annotated[Path | None, typer.Argument(help=_QUANTIZED)] = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", "-d", help="Calibration data, as for `quantry quantize`.")
-    ] = None,
-    recipe: Annotated[str | None, typer.Option("--recipe", "-r", "--preset", "-p", help=_RECIPE)] = None,
-    target: Annotated[str | None, typer.Option(help="Deployment target, which may rule out fixes.")] = None,
-    evaluation_data: Annotated[Path | None, typer.Option(help=_EVALUATION)] = None,
-    calibration: Annotated[bool, typer.Option("--calibration", help=_CALIBRATION)] = False,
-    fix: Annotated[bool, typer.Option("--fix", help=_FIX)] = False,
-    effort: Annotated[str, typer.Option(help=_EFFORT)] = "default",
-    report: Annotated[Path | None, typer.Option(help="HTML file with everything that was found.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help=_OUTPUT)] = None,
     *,
+    arguments: DiagnoseArguments,
     images: ImageArguments,
-    store: Annotated[str, typer.Option(help="Folder for cached results, 'default' or 'none'.")] = "default",
 ) -> None:
     """Find out where a quantized model loses accuracy and why; with --fix, act on it."""
-    data = _checked_data(data, model)
-    if quantized is not None and (fix or recipe is not None or calibration or evaluation_data is not None):
-        raise RecipeError(
-            "--fix, --recipe, --calibration and --evaluation-data quantize the float model, got one of them with the "
-            f"quantized model {quantized}"
-        )
-    if not fix and (output is not None or effort != "default"):
-        raise RecipeError("--output and --effort are about the fixed model and need --fix, got one of them without it")
-    if calibration and (fix or report is not None):
-        raise RecipeError("--calibration checks the data alone, got it with --fix or --report")
+    data, target, report = arguments.data, arguments.target, arguments.report
+    check_model(model)
+    if data is None:
+        raise RecipeError("a diagnosis needs --data, got none")
+    arguments.check(quantized)
     if quantized is not None:
         diagnose_models(model, quantized, data, images.given(), target, report)
         return
-    fixing = _Fixing(output or Path(f"{model.stem}.fixed.onnx"), target, effort) if fix else None
-    for file in (report, None if fixing is None else fixing.written_to):
+    fixed_file = (arguments.output or Path(f"{model.stem}.fixed.onnx")) if arguments.fix else None
+    for file in (report, fixed_file):
         if file is not None:
             check_output(file)
-    tried, options = _recipe(recipe, target), images.options()
+    recipe, options = _recipe(arguments.recipe, target), images.options()
     from quantry.quantization import quantize
 
     if options is None:
         warn_of_default_pixels(model, data)
-    stored = None if store == "none" else store
-    result = quantize(model, data, tried, target=target, evaluation_data=evaluation_data, images=options, store=stored)
-    if calibration:
+    store = None if arguments.store == "none" else arguments.store
+    evaluation = arguments.evaluation_data
+    result = quantize(model, data, recipe, target=target, evaluation_data=evaluation, images=options, store=store)
+    if arguments.calibration:
         _check_calibration(result)
     else:
-        _diagnose(result, fixing, report, model.name)
+        _diagnose(result, fixed_file, arguments, model.name)
 
 
-def _checked_data(data: Path | None, model: Path) -> Path:
-    check_model(model)
-    if data is None:
-        raise RecipeError("a diagnosis needs --data, got none")
-    return data
-
-
-@dataclass(frozen=True)
-class _Fixing:
-    """What ``--fix`` does.
-
-    Attributes:
-        written_to: The file of the fixed model.
-        target: Name of the deployment target, or None.
-        effort: How long it may take.
-    """
-
-    written_to: Path
-    target: str | None
-    effort: str
-
-
-def _diagnose(result: "QuantizationResult", fixing: _Fixing | None, report: Path | None, title: str) -> None:
+def _diagnose(result: "QuantizationResult", fixed_file: Path | None, arguments: DiagnoseArguments, title: str) -> None:
     """Diagnose a quantized model and print what was found; with ``--fix``, fix and write it."""
     from quantry.auto import fix
     from quantry.diagnosis import diagnose
     from quantry.report import write_report
 
-    fixed = None if fixing is None else fix(result, target=fixing.target, effort=fixing.effort)
+    fixed = None if fixed_file is None else fix(result, target=arguments.target, effort=arguments.effort)
     diagnosis = diagnose(result) if fixed is None else fixed.diagnosis
     final = result if fixed is None else fixed.result
-    written = () if fixing is None else final.save(fixing.written_to)
-    if report is not None:
-        written = (*written, write_report(final, report, title, diagnosis=diagnosis))
+    written = () if fixed_file is None else final.save(fixed_file)
+    if arguments.report is not None:
+        written = (*written, write_report(final, arguments.report, title, diagnosis=diagnosis))
     _show(diagnosis, fixed, written)
 
 
