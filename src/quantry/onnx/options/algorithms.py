@@ -6,7 +6,17 @@ from typing import Any
 
 from quantry.errors import RecipeError, require_choice
 from quantry.onnx.options import mixed_precision
-from quantry.onnx.options.option_row import Apply, Kind, OptionRow, nested, no_effect, sets
+from quantry.onnx.options.option_row import (
+    Apply,
+    Kind,
+    OptionRow,
+    nested,
+    no_effect,
+    refuses,
+    same_result,
+    sets,
+    sets_field,
+)
 from quantry.onnx.options.recipe_draft import RecipeDraft, with_field
 from quantry.recipe import (
     AdaQuant,
@@ -81,13 +91,8 @@ GPTQ_ROWS = (
         _group,
     ),
     _row("MSE", Kind.BOOL, "False", "Choose ranges by the mean squared error.", "scale.weight", _least_squares),
-    _row(
-        "WeightSymmetric",
-        Kind.BOOL,
-        "True",
-        "Fix zero points at the centre of the type.",
-        "plan.weight.symmetric",
-        sets("plan.weight.symmetric"),
+    sets_field(
+        "WeightSymmetric", Kind.BOOL, "True", "Fix zero points at the centre of the type.", "plan.weight.symmetric"
     ),
     _row("BlockSize", Kind.INT, "128", "Columns that are rounded before the rest is updated.", **_tunes("block_size")),
     _row("PercDamp", Kind.FLOAT, "0.01", "Damping, as a fraction of the mean of the diagonal.", **_tunes("damping")),
@@ -153,10 +158,6 @@ def _device(name: str) -> Apply:
 
 def _finetuning_row(key: str, kind: Kind, default: str, meaning: str, name: str) -> OptionRow:
     return OptionRow(key, kind, default, meaning, f"tune.steps: {name}", _sets(key, name))
-
-
-def _refused(key: str, kind: Kind, harmless: object, meaning: str, instead: str) -> OptionRow:
-    return OptionRow(key, kind, repr(harmless), meaning, refused=instead, harmless=(harmless,))
 
 
 FINETUNE_ROWS = (
@@ -240,44 +241,43 @@ FINETUNE_ROWS = (
         "LogPeriod", Kind.INT, "None", "Log the loss every N iterations; None logs ten times per layer.", "log_period"
     ),
     _finetuning_row("OutputIndex", Kind.INT, "None", "SelectiveUpdate: the output that is compared.", "output_index"),
-    _refused(
+    refuses(
         "Parallel",
         Kind.BOOL,
-        False,  # noqa: FBT003
         "Train layers in parallel.",
         "each layer needs the outputs of the tuned layers before it, so layers are tuned in order; leave it out",
+        harmless=False,
     ),
-    OptionRow(
+    same_result(
         "DynamicBatch",
         Kind.BOOL,
         "False",
         "Models with a dynamic batch axis.",
-        satisfied="activations are stored sample by sample, for any batch axis",
+        "activations are stored sample by sample, for any batch axis",
     ),
-    _refused(
+    refuses(
         "RefModelPath",
         Kind.TEXT,
-        None,
         "Another float model to learn from.",
         "layers learn from the model that is quantized; give the other model as model_input",
+        harmless=None,
     ),
-    _refused(
+    refuses(
         "SelectMaxMemLayer",
         Kind.BOOL,
-        False,  # noqa: FBT003
         "Only check whether the largest layer fits into memory.",
         "activations move to disk above 128 MB; use MemOptLevel=2 if memory is short",
+        harmless=False,
     ),
-    OptionRow("NumWorkers", Kind.INT, "1", "Workers of the data loader.", satisfied=_LOADER),
-    OptionRow("PinMemory", Kind.BOOL, "False", "Pinned memory of the data loader.", satisfied=_LOADER),
-    OptionRow("UseGDS", Kind.BOOL, "False", "GPU direct storage of the data loader.", satisfied=_LOADER),
-    OptionRow(
+    same_result("NumWorkers", Kind.INT, "1", "Workers of the data loader.", _LOADER),
+    same_result("PinMemory", Kind.BOOL, "False", "Pinned memory of the data loader.", _LOADER),
+    same_result("UseGDS", Kind.BOOL, "False", "GPU direct storage of the data loader.", _LOADER),
+    refuses(
         "NumIterLR",
         Kind.LIST,
-        "None",
         "Pairs of iterations and learning rate in a search space.",
-        refused="it is a list of choices for AutoSearch; use NumIterations and LearningRate",
-        harmless=(None,),
+        "it is a list of choices for AutoSearch; use NumIterations and LearningRate",
+        harmless=None,
     ),
 )
 """Every key of ``FastFinetune``."""
@@ -334,13 +334,12 @@ ROWS = (
     _equalization(
         "CLEScaleAppendBias", Kind.BOOL, "True", "Count the bias in the range of its channel.", "include_bias"
     ),
-    OptionRow(
+    refuses(
         "CLEBalanceMethod",
         Kind.TEXT,
-        "'max'",
         "Definition of a channel's range.",
-        refused="a channel's range is its largest magnitude; use 'max'",
-        harmless=("max",),
+        "a channel's range is its largest magnitude; use 'max'",
+        harmless="max",
     ),
     _equalization(
         "CLEWeightThreshold",

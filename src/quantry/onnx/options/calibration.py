@@ -6,7 +6,7 @@ from typing import Any
 
 from quantry.errors import RecipeError
 from quantry.onnx.enums import METHODS, method_of, own_member
-from quantry.onnx.options.option_row import Apply, Kind, OptionRow, sets
+from quantry.onnx.options.option_row import Apply, Kind, OptionRow, refuses, same_result, sets, sets_field
 from quantry.onnx.options.recipe_draft import RandomInputs, RecipeDraft, refuse
 from quantry.recipe import Distribution, Entropy, LayerWisePercentile, Method, MinMax, NonOverflow, Percentile
 
@@ -115,17 +115,11 @@ def _random_ranges(draft: RecipeDraft, value: Mapping[str, Iterable[float]] | No
     return replace(draft, random=RandomInputs(draft.random.shapes, ranges))
 
 
-def _only(key: str, kind: Kind, meaning: str, instead: str, *, harmless: object) -> OptionRow:
-    return OptionRow(key, kind, repr(harmless), meaning, refused=instead, harmless=(harmless,))
-
-
 _FLOAT_PERCENTILE = "CalibrationMethod.Percentile"
 _LAYER_WISE = "LayerWiseMethod.LayerWisePercentile"
 
 ROWS = (
-    OptionRow(
-        "CalibDataSize", Kind.INT, "all", "Maximum number of samples.", "observe.samples", sets("observe.samples")
-    ),
+    sets_field("CalibDataSize", Kind.INT, "all", "Maximum number of samples.", "observe.samples"),
     OptionRow(
         "Percentile",
         Kind.FLOAT,
@@ -179,7 +173,7 @@ ROWS = (
             lambda old, new: replace(old, candidates=tuple(float(percent) for percent in new)),
         ),
     ),
-    _only(
+    refuses(
         "LWPUseHistogram",
         Kind.BOOL,
         "Measure the error on a histogram.",
@@ -210,14 +204,14 @@ ROWS = (
         "scale.activation = Distribution(power=...)",
         _method_option("Scenario", Distribution, "CalibrationMethod.Distribution", _scenario),
     ),
-    _only(
+    refuses(
         "MinMSEModePof2Scale",
         Kind.TEXT,
         "Which values a power-of-two MinMSE searches over.",
         "the search covers all values of all samples; leave it out",
         harmless="All",
     ),
-    _only(
+    refuses(
         "MinMSEModeFloatScale",
         Kind.TEXT,
         "Which values MinMSE with float scales searches over.",
@@ -232,18 +226,16 @@ ROWS = (
         "scale.weight",
         _weight_method,
     ),
-    OptionRow(
-        "CalibOptimizeMem", Kind.BOOL, "True", "Keep activations on disk during calibration.", satisfied=_BOUNDED
-    ),
-    OptionRow("CalibOptimizeDisk", Kind.BOOL, "False", "Use less disk space for that.", satisfied=_BOUNDED),
-    OptionRow(
+    same_result("CalibOptimizeMem", Kind.BOOL, "True", "Keep activations on disk during calibration.", _BOUNDED),
+    same_result("CalibOptimizeDisk", Kind.BOOL, "False", "Use less disk space for that.", _BOUNDED),
+    same_result(
         "CalibWorkerNum",
         Kind.INT,
         "1",
         "Number of calibration threads.",
-        satisfied="counting runs in parallel with inference, and the number of threads does not change the result",
+        "counting runs in parallel with inference, and the number of threads does not change the result",
     ),
-    _only(
+    refuses(
         "CalibPassthroughOpTypes",
         Kind.LIST,
         "Operator types whose output takes the range of their input.",
@@ -266,13 +258,12 @@ ROWS = (
         "scale.smallest_range",
         _smallest_range,
     ),
-    OptionRow(
+    sets_field(
         "ActivationRestrictedAsymmetric",
         Kind.BOOL,
         "False",
         "Unsigned activations have their zero point at 0 if no value is negative, and else in the middle.",
         "scale.zero_point_at_an_end",
-        sets("scale.zero_point_at_an_end"),
     ),
     OptionRow(
         "RandomDataReaderInputShape",
@@ -290,21 +281,21 @@ ROWS = (
         "random data",
         _random_ranges,
     ),
-    _only(
+    refuses(
         "SaveTensorHistFig",
         Kind.BOOL,
         "Draw histograms of tensors.",
         "plot quantry.quantize(...).stages.statistics instead",
         harmless=False,
     ),
-    _only(
+    refuses(
         "SaveAndRestore",
         Kind.TEXT,
         "A file that caches ranges for the next run.",
         "the results of all stages are already cached in $QUANTRY_CACHE or ~/.cache/quantry; leave it out",
         harmless=None,
     ),
-    _only(
+    refuses(
         "TensorsRangeFile",
         Kind.TEXT,
         "A file that caches ranges for the next run.",
@@ -345,29 +336,26 @@ EVALUATION_ROWS = (
         "the directory of calibration samples that do not fit in memory",
         sets("temporary_folder"),
     ),
-    OptionRow(
+    refuses(
         "UserCustomOpLibPath",
         Kind.TEXT,
-        "None",
         "A library of custom operators to load into every session.",
-        refused="sessions load no libraries; define custom operators as functions in the model",
-        harmless=(None,),
+        "sessions load no libraries; define custom operators as functions in the model",
+        harmless=None,
     ),
-    OptionRow(
+    refuses(
         "EncryptionAlgorithm",
         Kind.TEXT,
-        "None",
         "Encrypt files.",
-        refused="encryption is not supported; use model_output=None and encrypt the returned model yourself",
-        harmless=(None,),
+        "encryption is not supported; use model_output=None and encrypt the returned model yourself",
+        harmless=None,
     ),
-    OptionRow(
+    refuses(
         "QuantizationPreference",
         Kind.TEXT,
-        "None",
         "Set several of these options at once: 'accuracy', 'speed' or 'resource_efficiency'.",
-        refused="it would overwrite other options; for accuracy use PowerOfTwoMethod.MinMSE or "
+        "it would overwrite other options; for accuracy use PowerOfTwoMethod.MinMSE or "
         "LayerWiseMethod.LayerWisePercentile; memory is bounded and the float pass runs only once in any case",
-        harmless=(None,),
+        harmless=None,
     ),
 )

@@ -19,7 +19,7 @@ from quantry.onnx.enums import (
     own_member,
     spec_of,
 )
-from quantry.onnx.options.option_row import Apply, Kind, OptionRow, sets
+from quantry.onnx.options.option_row import Apply, Kind, OptionRow, refuses, sets, sets_field
 from quantry.onnx.options.preprocessing import WRITTEN_DIFFERENTLY
 from quantry.onnx.options.recipe_draft import MixDraft, RecipeDraft, refuse, with_field
 from quantry.plan.rules import RULE_OF_OPERATOR
@@ -195,10 +195,6 @@ def _switch(key: str, default: str, meaning: str, becomes: str, apply: Apply) ->
     return OptionRow(key, Kind.BOOL, default, meaning, becomes, apply)
 
 
-def _off(key: str, meaning: str, instead: str) -> OptionRow:
-    return OptionRow(key, Kind.BOOL, "False", meaning, refused=instead, harmless=(False,))
-
-
 def _name_list(key: str, meaning: str, path: str) -> OptionRow:
     return OptionRow(key, Kind.LIST, "[]", meaning, path, _names(path))
 
@@ -224,7 +220,7 @@ ROWS = (
         _quant_format,
     ),
     _switch("per_channel", "False", "One weight scale per channel.", "plan.weight.granularity", _per_channel),
-    _switch("reduce_range", "False", "Use one bit less for weights.", "scale.reduce_range", sets("scale.reduce_range")),
+    sets_field("reduce_range", Kind.BOOL, "False", "Use one bit less for weights.", "scale.reduce_range"),
     _name_list("input_nodes", "Nodes before these stay float.", "plan.selection.input_nodes"),
     _name_list("output_nodes", "Nodes after these stay float.", "plan.selection.output_nodes"),
     _name_list("nodes_to_quantize", f"Quantize only these. {_LIST_OF_NAMES}", "plan.selection.include"),
@@ -266,19 +262,19 @@ ROWS = (
         "observe.providers",
         _names("observe.providers"),
     ),
-    _switch(
+    sets_field(
         "optimize_model",
+        Kind.BOOL,
         "True",
         "Fold BatchNormalization; SimplifyModel folds constants.",
         "prepare.fold_batch_norm",
-        sets("prepare.fold_batch_norm"),
     ),
-    _switch(
+    sets_field(
         "convert_fp16_to_fp32",
+        Kind.BOOL,
         "False",
         "Convert a float16 model to float32 first.",
         "prepare.float16_to_float32",
-        sets("prepare.float16_to_float32"),
     ),
     _switch(
         "use_external_data_format",
@@ -348,7 +344,13 @@ ROWS = (
         "equalize.smooth = SmoothQuant(0.5)",
         _smooth_quant,
     ),
-    _off("include_rotation", "QuaRot.", "QuaRot is not supported yet; the nearest is include_cle=True"),
+    refuses(
+        "include_rotation",
+        Kind.BOOL,
+        "QuaRot.",
+        "QuaRot is not supported yet; the nearest is include_cle=True",
+        harmless=False,
+    ),
     _switch(
         "include_auto_mp",
         "False",
@@ -371,10 +373,12 @@ ROWS = (
         "logger quantry, DEBUG",
         _debug,
     ),
-    _off(
+    refuses(
         "crypto_mode",
+        Kind.BOOL,
         "Write nothing readable to disk.",
         "the cache and temporary files are not encrypted; get the model in memory with model_output=None, and use no "
         "cache with quantry.quantize(..., store=None)",
+        harmless=False,
     ),
 )

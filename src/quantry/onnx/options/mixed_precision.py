@@ -7,7 +7,7 @@ from typing import Any
 
 from quantry.errors import RecipeError, require_choice
 from quantry.onnx.enums import TYPES, own_member, spec_of
-from quantry.onnx.options.option_row import Apply, Kind, OptionRow, nested
+from quantry.onnx.options.option_row import Apply, Kind, OptionRow, nested, same_result
 from quantry.onnx.options.recipe_draft import RecipeDraft, with_field
 from quantry.recipe import DataType, DerivedBias, FloatBias, FloatScale, LayerTarget, OwnBias, PerBlock, TensorSpec
 
@@ -259,27 +259,27 @@ MIX_ROWS = (
         "Finetune during the search for types.",
         "set include_fast_ft=True, which finetunes the mixed model",
     ),
-    OptionRow(
+    same_result(
         "SensitivityCacheFile",
         Kind.TEXT,
         "None",
         "A file that caches sensitivities.",
-        satisfied="sensitivities are cached like the results of all stages; no file is written",
+        "sensitivities are cached like the results of all stages; no file is written",
     ),
-    OptionRow("WorkerNum", Kind.INT, "1", "Number of threads.", satisfied="one pass measures all layers"),
-    OptionRow(
+    same_result("WorkerNum", Kind.INT, "1", "Number of threads.", "one pass measures all layers"),
+    same_result(
         "DualQuantNodes",
         Kind.BOOL,
         "False",
         "Two Q/DQ pairs where types change.",
-        satisfied="readers of another type always have a separate Q/DQ pair",
+        "readers of another type always have a separate Q/DQ pair",
     ),
-    OptionRow(
+    same_result(
         "SharedParamMode",
         Kind.TEXT,
         "'propagate'",
         "How shared weights are treated.",
-        satisfied="weights with several readers are always copied",
+        "weights with several readers are always copied",
     ),
 )
 """Every key of ``AutoMixprecision``."""

@@ -148,6 +148,21 @@ def sets(path: str) -> Apply:
     return apply
 
 
+def sets_field(key: str, kind: Kind, default: str, meaning: str, path: str) -> OptionRow:
+    """Return the row of an option whose value is that of a field of the recipe."""
+    return OptionRow(key, kind, default, meaning, path, sets(path))
+
+
+def same_result(key: str, kind: Kind, default: str, meaning: str, reason: str) -> OptionRow:
+    """Return the row of an option whose values all have the same result, for a reason."""
+    return OptionRow(key, kind, default, meaning, satisfied=reason)
+
+
+def refuses(key: str, kind: Kind, meaning: str, instead: str, *, harmless: object) -> OptionRow:
+    """Return the row of an unsupported option, of which only the default is accepted."""
+    return OptionRow(key, kind, repr(harmless), meaning, refused=instead, harmless=(harmless,))
+
+
 def no_effect(key: str, owner: str) -> Apply:
     """Return a function that notes that an option belongs to a feature that is off."""
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from quantry.facts.operators import FUSIBLE
-from quantry.onnx.options.option_row import Apply, Kind, OptionRow, sets
+from quantry.onnx.options.option_row import Apply, Kind, OptionRow, refuses, sets, sets_field
 from quantry.onnx.options.recipe_draft import RecipeDraft, refuse, with_field
 from quantry.onnx.options.types import bfp_attributes, mx_attributes
 from quantry.recipe import DataType, Qdq, VitisDialect, VitisQdq
@@ -68,37 +68,27 @@ ROWS = (
     _spelling("ExtraOpTypesToQuantize", "extra_op_types_to_quantize"),
     _spelling("InputNodes", "input_nodes"),
     _spelling("OutputNodes", "output_nodes"),
-    OptionRow(
+    sets_field(
         "QuantizeAllOpTypes",
         Kind.BOOL,
         "False",
         "Quantize every operator with float inputs and outputs, even without a rule for it.",
         "plan.every_operator",
-        sets("plan.every_operator"),
     ),
-    OptionRow(
-        "EnableSubgraph",
-        Kind.BOOL,
-        "True",
-        "Quantize the bodies of If, Loop and Scan.",
-        "plan.body_weights",
-        sets("plan.body_weights"),
-    ),
-    OptionRow(
+    sets_field("EnableSubgraph", Kind.BOOL, "True", "Quantize the bodies of If, Loop and Scan.", "plan.body_weights"),
+    sets_field(
         "ForceQuantizeNoInputCheck",
         Kind.BOOL,
         "False; True in presets",
         "Quantize operators that only move data even if their input is not quantized otherwise.",
         "plan.force_pass_through",
-        sets("plan.force_pass_through"),
     ),
-    OptionRow(
+    sets_field(
         "MatMulConstBOnly",
         Kind.BOOL,
         "False; True with enable_npu_transformer",
         "Quantize MatMul only if its right operand is constant.",
         "plan.constant_right_operand_only",
-        sets("plan.constant_right_operand_only"),
     ),
     OptionRow(
         "AddQDQPairToWeight",
@@ -211,12 +201,11 @@ ROWS = (
         "plan.activation, plan.weight: dtype and PerBlock(size, axis)",
         mx_attributes,
     ),
-    OptionRow(
+    refuses(
         "RefineBlockAxis",
         Kind.BOOL,
-        "False",
         "Choose the block axis for every reader.",
-        refused="the whole model has one block axis; set it with 'axis' in BFPAttributes or MXAttributes",
-        harmless=(False,),
+        "the whole model has one block axis; set it with 'axis' in BFPAttributes or MXAttributes",
+        harmless=False,
     ),
 )

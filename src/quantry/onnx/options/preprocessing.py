@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 
 from quantry.errors import RecipeError
 from quantry.facts.operators import ALIGNED
-from quantry.onnx.options.option_row import Apply, Kind, OptionRow, sets
+from quantry.onnx.options.option_row import Apply, Kind, OptionRow, refuses, same_result, sets_field
 from quantry.onnx.options.recipe_draft import RecipeDraft, with_field
 from quantry.recipe import NpuConversions, NpuLimits
 
@@ -70,13 +70,12 @@ def _limit_row(key: str, name: str, meaning: str) -> OptionRow:
 
 
 def _unconverted(operator: str) -> OptionRow:
-    return OptionRow(
+    return refuses(
         f"Convert{operator}ToDPUVersion",
         Kind.BOOL,
-        "False",
         f"Replace {operator} by what the NPU computes.",
-        refused=f"quantry has no conversion of {operator}; the operator is quantized as it is",
-        harmless=(False,),
+        f"quantry has no conversion of {operator}; the operator is quantized as it is",
+        harmless=False,
     )
 
 
@@ -107,19 +106,19 @@ NPU_ROWS = (
     _limit_row("AlignPool", "align_pool", "One scale for the input and the output of pools."),
     _limit_row("AlignPad", "align_pad", "One scale for the input and the output of Pad."),
     _limit_row("AlignSlice", "align_slice", "One scale for the input and the output of Slice."),
-    OptionRow(
+    same_result(
         "AlignTranspose",
         Kind.BOOL,
         "False",
         "One scale for the input and the output of Transpose.",
-        satisfied="operators that only move data always share the scale of their input",
+        "operators that only move data always share the scale of their input",
     ),
-    OptionRow(
+    same_result(
         "AlignReshape",
         Kind.BOOL,
         "False",
         "One scale for the input and the output of Reshape.",
-        satisfied="operators that only move data always share the scale of their input",
+        "operators that only move data always share the scale of their input",
     ),
     OptionRow(
         "MaxLoopNum", Kind.INT, "5", "Maximum number of passes over the limits.", "scale.npu.max_rounds", _rounds
@@ -132,27 +131,26 @@ NPU_ROWS = (
         "scale.npu = None",
         _limits,
     ),
-    OptionRow(
+    refuses(
         "AdjustBiasScale",
         Kind.BOOL,
-        "True",
         "Give int32 biases the product of input scale and weight scale.",
-        refused="int32 biases always have that scale; for separate scales use Int32Bias=False",
-        harmless=(True,),
+        "int32 biases always have that scale; for separate scales use Int32Bias=False",
+        harmless=True,
     ),
-    OptionRow(
+    same_result(
         "AdjustWeightScaleForInt32Bias",
         Kind.BOOL,
         "False",
         "Widen weight scales until the int32 bias does not overflow.",
-        satisfied="weight scales are always widened exactly where an int32 bias would overflow",
+        "weight scales are always widened exactly where an int32 bias would overflow",
     ),
-    OptionRow(
+    same_result(
         "AlignEltwiseQuantType",
         Kind.BOOL,
         "False",
         "One type for both operands of elementwise operators.",
-        satisfied="an operator reads its activations in one type, unless a tensor has its own type",
+        "an operator reads its activations in one type, unless a tensor has its own type",
     ),
 )
 
@@ -196,23 +194,18 @@ def _spelling(key: str, field: str, kind: Kind = Kind.BOOL, default: str = "Fals
 
 
 def _no_fusion(operator: str) -> OptionRow:
-    return OptionRow(
+    return refuses(
         f"Fuse{operator}",
         Kind.BOOL,
-        "False",
         f"Fuse a pattern of simpler operators into {operator}.",
-        refused=_NO_FUSION,
-        harmless=(False,),
+        _NO_FUSION,
+        harmless=False,
     )
 
 
 def _conversion(key: str, field: str, meaning: str) -> OptionRow:
     default = "True with enable_npu_cnn, enable_npu_transformer or an extended format, else False"
     return OptionRow(key, Kind.BOOL, default, meaning, f"prepare.npu.{field}", conversion(field))
-
-
-def _refused(key: str, kind: Kind, meaning: str, instead: str, *, harmless: object) -> OptionRow:
-    return OptionRow(key, kind, repr(harmless), meaning, refused=instead, harmless=(harmless,))
 
 
 ROWS = (
@@ -232,24 +225,17 @@ ROWS = (
         "prepare.fold_constants, prepare.remove_identities",
         _simplify,
     ),
-    _refused(
+    refuses(
         "SimplifyModelOptions", Kind.DICT, "Options of onnxslim.", "onnxslim is not used; leave it out", harmless={}
     ),
-    _refused(
+    refuses(
         "RemoveInputInit",
         Kind.BOOL,
         "Remove initializers from the graph's inputs.",
         "initializers are always removed from the inputs, because they would not be constant otherwise",
         harmless=True,
     ),
-    OptionRow(
-        "ConvertOpsetVersion",
-        Kind.INT,
-        "None",
-        "Convert the model to at least this opset.",
-        "prepare.opset",
-        sets("prepare.opset"),
-    ),
+    sets_field("ConvertOpsetVersion", Kind.INT, "None", "Convert the model to at least this opset.", "prepare.opset"),
     OptionRow(
         "FixShapes",
         Kind.TEXT,
@@ -258,34 +244,33 @@ ROWS = (
         "the model's inputs, before quantization",
         _fix_shapes,
     ),
-    _refused(
+    refuses(
         "FillAllValueInfo",
         Kind.BOOL,
         "Write the shape of every tensor into the result.",
         "inferred shapes are not written; run onnx.shape_inference on the result",
         harmless=False,
     ),
-    OptionRow(
+    same_result(
         "CopySharedInit",
         Kind.LIST,
         "None",
         "Give each reader of a shared constant its own copy.",
-        satisfied="weights and biases with several readers are always copied if their scales may differ",
+        "weights and biases with several readers are always copied if their scales may differ",
     ),
-    OptionRow(
+    same_result(
         "CopyBiasInit",
         Kind.LIST,
         "['Conv', 'ConvTranspose', 'Gemm']",
         "Give each reader of a shared bias its own copy.",
-        satisfied="weights and biases with several readers are always copied if their scales may differ",
+        "weights and biases with several readers are always copied if their scales may differ",
     ),
-    OptionRow(
+    sets_field(
         "FoldBatchNorm",
         Kind.BOOL,
         "as optimize_model",
         "Fold BatchNormalization into the layer before it.",
         "prepare.fold_batch_norm",
-        sets("prepare.fold_batch_norm"),
     ),
     *(_no_fusion(operator) for operator in ("InstanceNorm", "L2Norm", "LayerNorm", "Gelu")),
     _conversion(
@@ -302,7 +287,7 @@ ROWS = (
         "Write GlobalAveragePool over more than 512 values as AveragePool and GlobalAveragePool.",
     ),
     _conversion("ConvertSplitToSlice", "split_to_slice", "Write Split as one Slice per output."),
-    _refused(
+    refuses(
         "ConvertClipToRelu",
         Kind.BOOL,
         "Replace Clip by Relu if its upper bound was never reached.",
@@ -318,21 +303,21 @@ ROWS = (
         "equalize.cross_layer.clip6_to_relu",
         _clip6,
     ),
-    OptionRow(
+    same_result(
         "FoldRelu",
         Kind.BOOL,
         "False",
         "Remove a Relu whose quantized output already clips.",
-        satisfied="such a Relu has no effect on the result, and runtimes fold it themselves",
+        "such a Relu has no effect on the result, and runtimes fold it themselves",
     ),
-    _refused(
+    refuses(
         "ShapeShifterYaml",
         Kind.TEXT,
         "A list of graph rewrites.",
         "rewrite the model with onnx_ir or onnxscript before you quantize it",
         harmless=None,
     ),
-    _refused(
+    refuses(
         "PreprocessYAML",
         Kind.TEXT,
         "A list of graph rewrites.",

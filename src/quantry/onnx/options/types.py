@@ -9,7 +9,7 @@ import numpy as np
 from quantry.errors import RecipeError, nearest_spelling, require_choice, require_known
 from quantry.facts.operators import MATRIX_PRODUCTS
 from quantry.onnx.enums import TYPES, own_member, spec_of
-from quantry.onnx.options.option_row import Kind, OptionRow, nested, sets
+from quantry.onnx.options.option_row import Kind, OptionRow, nested, refuses, sets, sets_field
 from quantry.onnx.options.recipe_draft import RecipeDraft, own_bias_spec, with_field
 from quantry.recipe import (
     DataType,
@@ -309,14 +309,7 @@ N_BITS_ROWS = (
         "plan.weight.granularity = PerGroup(size)",
         _group,
     ),
-    OptionRow(
-        "Symmetric",
-        Kind.BOOL,
-        "True",
-        "Fix zero points at the centre of the type.",
-        "plan.weight.symmetric",
-        sets("plan.weight.symmetric"),
-    ),
+    sets_field("Symmetric", Kind.BOOL, "True", "Fix zero points at the centre of the type.", "plan.weight.symmetric"),
     OptionRow("Bits", Kind.INT, "4", "Bits of weights: 4 or 8.", "plan.weight.dtype", _bits),
     OptionRow(
         "AccuracyLevel",
@@ -330,13 +323,8 @@ N_BITS_ROWS = (
 """Every key of ``MatMulNBitsParams``."""
 
 _WEIGHTS_ONLY = (
-    OptionRow(
-        "WeightsOnly",
-        Kind.BOOL,
-        "False",
-        "Quantize only weights; activations stay float.",
-        "plan.weights_only",
-        sets("plan.weights_only"),
+    sets_field(
+        "WeightsOnly", Kind.BOOL, "False", "Quantize only weights; activations stay float.", "plan.weights_only"
     ),
     OptionRow(
         "UseMatMulNBits",
@@ -387,29 +375,26 @@ ROWS = (
         "plan.activation.scale, plan.weight.scale",
         _power_of_two,
     ),
-    OptionRow(
+    sets_field(
         "ActivationSymmetric",
         Kind.BOOL,
         "False; True with enable_npu_cnn or FixNeuron, and for types without zero point",
         "Fix the zero point of activations at the centre of the type.",
         "plan.activation.symmetric",
-        sets("plan.activation.symmetric"),
     ),
-    OptionRow(
+    sets_field(
         "WeightSymmetric",
         Kind.BOOL,
         "True for signed weights, else False",
         "Fix the zero point of weights at the centre of the type.",
         "plan.weight.symmetric",
-        sets("plan.weight.symmetric"),
     ),
-    OptionRow(
+    sets_field(
         "WeightsSymmetric",
         Kind.BOOL,
         "as WeightSymmetric",
         "Another spelling of WeightSymmetric in AMD's documentation.",
         "plan.weight.symmetric",
-        sets("plan.weight.symmetric"),
     ),
     OptionRow(
         "UseUnsignedReLU",
@@ -444,21 +429,19 @@ ROWS = (
         "plan.bias = OwnBias(TensorSpec(DataType.INT16))",
         _int16_bias,
     ),
-    OptionRow(
+    refuses(
         "ActivationScaled",
         Kind.BOOL,
-        "False",
         "Scale 16-bit float activations into +-2 first.",
-        refused="float16 and bfloat16 are written without a scale; leave it out",
-        harmless=(False,),
+        "float16 and bfloat16 are written without a scale; leave it out",
+        harmless=False,
     ),
-    OptionRow(
+    refuses(
         "WeightScaled",
         Kind.BOOL,
-        "False",
         "Scale 16-bit float weights into +-2 first.",
-        refused="float16 and bfloat16 are written without a scale; leave it out",
-        harmless=(False,),
+        "float16 and bfloat16 are written without a scale; leave it out",
+        harmless=False,
     ),
     OptionRow(
         "QuantizeFP16",
@@ -479,12 +462,11 @@ ROWS = (
     ),
     *_WEIGHTS_ONLY,
     *_TENSOR_TYPES,
-    OptionRow(
+    refuses(
         "Int16Scale",
         Kind.BOOL,
-        "False",
         "Scales M / 2**N with a 16-bit M.",
-        refused="scales are float32 or powers of two; use a CalibrationMethod or a PowerOfTwoMethod",
-        harmless=(False,),
+        "scales are float32 or powers of two; use a CalibrationMethod or a PowerOfTwoMethod",
+        harmless=False,
     ),
 )
