@@ -231,8 +231,7 @@ def parameter_of(value: object, option: str) -> Parameter:
             raise RecipeError(f"{option} of a search space must list at least one value, got none")
         return Choice(tuple(value))
     raise RecipeError(
-        f"{option} of a search space must be a list of values or a range with low and high, got {value!r}; "
-        f"write [{value!r}]"
+        f"{option} of a search space must be a list or a range with low and high, got {value!r}; write [{value!r}]"
     )
 
 
