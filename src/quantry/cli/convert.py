@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -13,9 +13,6 @@ from quantry.cli.console import check_output
 from quantry.cli.frame import current_output
 from quantry.errors import require_choice
 from quantry.recipe.json_result import Count, JsonResult
-
-if TYPE_CHECKING:
-    from quantry.convert import QdqDialect
 
 _TO = (
     "qdq, vai, vitis, quark or contrib; standard replaces vendor operators by standard ones; ort-cpu uses "
@@ -46,24 +43,17 @@ def convert(
     to: Annotated[str, typer.Option("--to", help=_TO)],
 ) -> None:
     """Translate a quantized model between dialects, or to standard operators, without changing its outputs."""
-    from quantry.convert import translate
+    from quantry.convert import QdqDialect, translate
     from quantry.graph.load import read_model
     from quantry.graph.save import write_model
 
-    target = _target(to)
+    require_choice("--to", to, (target.value for target in QdqDialect))
     check_output(output)
-    translated = translate(read_model(model), target)
+    translated = translate(read_model(model), QdqDialect(to))
     written = write_model(translated, output)
     out = current_output()
     domains = Counter(node.domain or "ai.onnx" for node in translated.graph)
     out.console.print(", ".join(f"{count} nodes of {escape(domain)}" for domain, count in sorted(domains.items())))
     for path in written:
         out.answer.print(f"wrote [bold]{escape(str(path))}[/]", soft_wrap=True)
-    out.result(ConvertResult(model, target.value, written, domains))
-
-
-def _target(name: str) -> "QdqDialect":
-    from quantry.convert import QdqDialect
-
-    require_choice("--to", name, (target.value for target in QdqDialect))
-    return QdqDialect(name)
+    out.result(ConvertResult(model, to, written, domains))

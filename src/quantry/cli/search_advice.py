@@ -20,6 +20,8 @@ _FINDINGS = 3
 _FALLS = 3
 # A search that ran into a limit gets this many times as much.
 _MORE = 3
+# The budget of a search without any limit.
+_USUAL_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def _next(job: "SearchJob", result: "SearchResult", line: Mapping[str, Any]) -> 
         fewer = {name: value for name, value in line.items() if name != "space"}
         return "search the default space, which starts with the recommended recipes", search_command(fewer)
     if result.stopped_by.kind is StopKind.TIME:
-        seconds = options.seconds or _minutes(10)
+        seconds = options.seconds or _USUAL_SECONDS
         return "continue with more time", search_command({**line, "budget": f"{round(_MORE * seconds)}s"})
     if result.stopped_by.kind is StopKind.TRIALS and options.n_trials is not None:
         return "continue with more trials", search_command({**line, "n_trials": _MORE * options.n_trials})
@@ -112,10 +114,6 @@ def _next(job: "SearchJob", result: "SearchResult", line: Mapping[str, Any]) -> 
             search_command({**more, "tolerance": "3%", "objectives": ["latency"]}),
         )
     return "accept a larger drop", search_command({**line, "tolerance": "3%"})
-
-
-def _minutes(count: float) -> float:
-    return 60 * count
 
 
 def search_command(line: Mapping[str, Any]) -> str:

@@ -85,56 +85,48 @@ def targets(
 
     output = current_output()
     if name is None:
-        _list(output.answer, tuple(TARGETS.values()))
-        output.result(tuple(_entry(target) for target in TARGETS.values()))
+        entries = tuple(_entry(target) for target in TARGETS.values())
+        _list(output.answer, entries)
+        output.result(entries)
     else:
-        target = find_target(name)
-        _show(output.answer, target)
-        output.result(_entry(target))
+        entry = _entry(find_target(name))
+        _show(output.answer, entry)
+        output.result(entry)
 
 
-def _list(console: Console, entries: tuple["Target", ...]) -> None:
+def _list(console: Console, entries: tuple[TargetEntry, ...]) -> None:
     table = Table(title="Targets", box=SIMPLE, pad_edge=False)
     for heading in ("name", "what it is", "recommended", "runs here"):
         table.add_column(heading, no_wrap=heading in ("name", "recommended"))
-    for target in entries:
-        table.add_row(target.name, escape(target.summary), "\n".join(target.recommended), escape(_runs_shortly(target)))
+    for entry in entries:
+        runs = _runs(entry.backend, unknown="rules only", missing="no")
+        table.add_row(entry.name, escape(entry.summary), "\n".join(entry.recommended), escape(runs))
     console.print(table)
     console.print("`quantry targets NAME` prints the rules of one and the presets that it takes.", soft_wrap=True)
 
 
-def _runs(target: "Target") -> str:
-    from quantry.targets import backend_of
-
-    backend = backend_of(target)
+def _runs(backend: BackendEntry | None, unknown: str, missing: str) -> str:
     if backend is None:
-        return "no, only its rules are known"
-    version = backend.version()
-    return f"yes, {backend.product} {version}" if version else f"no; {backend.install}"
+        return unknown
+    return f"yes, {backend.product} {backend.version}" if backend.version else missing
 
 
-def _runs_shortly(target: "Target") -> str:
-    from quantry.targets import backend_of
-
-    backend = backend_of(target)
-    version = None if backend is None else backend.version()
-    return "rules only" if backend is None else "no" if version is None else f"yes, {backend.product} {version}"
-
-
-def _show(console: Console, target: "Target") -> None:
-    console.print(f"[bold]{escape(target.name)}[/]: {escape(target.summary)}", soft_wrap=True)
-    console.print(f"runs here: {escape(_runs(target))}", soft_wrap=True)
-    for note in target.notes:
+def _show(console: Console, entry: TargetEntry) -> None:
+    missing = "" if entry.backend is None else f"no; {entry.backend.install}"
+    runs = _runs(entry.backend, "no, only its rules are known", missing)
+    console.print(f"[bold]{escape(entry.name)}[/]: {escape(entry.summary)}", soft_wrap=True)
+    console.print(f"runs here: {escape(runs)}", soft_wrap=True)
+    for note in entry.notes:
         console.print(f"note: {escape(note)}", soft_wrap=True)
     table = Table(title="Rules", show_lines=True)
     for heading in ("rule", "what must hold", "otherwise", "source"):
         table.add_column(heading, overflow="fold")
-    for rule in target.rules:
-        table.add_row(*(escape(cell) for cell in (rule.name, rule.text, rule.consequence, rule.source)))
-    if target.rules:
+    for rule in entry.rules:
+        table.add_row(*map(escape, (rule.rule, rule.text, rule.consequence, rule.source)))
+    if entry.rules:
         console.print(table)
-    console.print(f"recommended: {', '.join(target.recommended)}", soft_wrap=True)
-    console.print(f"presets, cheapest first: {', '.join(target.presets)}", soft_wrap=True)
+    console.print(f"recommended: {', '.join(entry.recommended)}", soft_wrap=True)
+    console.print(f"presets, cheapest first: {', '.join(entry.presets)}", soft_wrap=True)
 
 
 def _entry(target: "Target") -> TargetEntry:

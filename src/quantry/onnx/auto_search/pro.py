@@ -298,12 +298,11 @@ class ProBuild:
         algorithms: list[AlgoConfig] = []
         if values.get("cle_algo") not in _NONE:
             algorithms.append(CLEConfig(**_inside(values, "cle_params")))
-        algorithm_names = values.get("algorithms")
-        algorithms += [
-            _algorithm(name)(**_inside(values, f"{str(name).lower()}_params"))
-            for name in (algorithm_names if isinstance(algorithm_names, list | tuple) else [algorithm_names])
-            if name not in _NONE
-        ]
+        value = values.get("algorithms")
+        listed = value if isinstance(value, list | tuple) else [value]
+        names = [str(name).lower() for name in listed if name not in _NONE]
+        require_known("algorithms", names, _ALGORITHMS, f"be among {', '.join(_ALGORITHMS)} or None")
+        algorithms += [_ALGORITHMS[name](**_inside(values, f"{name}_params")) for name in names]
         options = {name: value for name, value in values.items() if name in ROWS}
         return QConfig(layer, algo_config=algorithms, **options)
 
@@ -315,11 +314,6 @@ def _spec(name: Any, values: Mapping[str, Any], which: str) -> QTensorConfig:
     short = str(name).removesuffix("Spec")
     require_choice(which, short, (entry.removesuffix("Spec") for entry in SPECS))
     return SPECS[f"{short}Spec"](**settings)
-
-
-def _algorithm(name: Any) -> type[AlgoConfig]:
-    require_known("algorithms", [str(name).lower()], _ALGORITHMS, f"be among {', '.join(_ALGORITHMS)} or None")
-    return _ALGORITHMS[str(name).lower()]
 
 
 def _inside(values: Mapping[str, Any], group: str) -> dict[str, Any]:

@@ -256,13 +256,15 @@ def _conditional(leaves: dict[str, Parameter], base: QuantizationConfig) -> dict
     """Return the parameters with the conditions under which they have an effect, without those that never have."""
     parameters: dict[str, Parameter] = {}
     for name, parameter in leaves.items():
-        only_if: dict[str, Any] | None = dict(parameter.only_if)
+        only_if = dict(parameter.only_if)
         for condition in conditions_of(name):
-            only_if = _joined(only_if, _requirement(condition, leaves, base), condition)
-            if only_if is None:
+            required = _requirement(condition, leaves, base)
+            if required is False:
                 _LOG.info("search space: %s has no effect, because %s in no configuration", name, condition.text)
                 break
-        if only_if is not None:
+            if required is not True:
+                only_if[condition.owner] = required
+        else:
             parameters[name] = replace(parameter, only_if=only_if)
     dropped = [
         name for name, parameter in parameters.items() if any(key not in parameters for key in parameter.only_if)
@@ -282,12 +284,6 @@ def _requirement(condition: Condition, leaves: Mapping[str, Parameter], base: Qu
     start = flattened({"extra_options": base.extra_options or {}})
     value = start.get(condition.owner, getattr(base, condition.owner, condition.default))
     return condition.holds(value)
-
-
-def _joined(only_if: dict[str, Any] | None, required: list[Any] | bool, condition: Condition) -> dict[str, Any] | None:
-    if only_if is None or required is False:
-        return None
-    return only_if if required is True else only_if | {condition.owner: required}
 
 
 @dataclass(frozen=True)
