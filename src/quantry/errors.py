@@ -202,12 +202,12 @@ def require_known(subject: str, names: object, known: Iterable[str], must: str =
 
     Args:
         subject: What holds the keys, for the message.
-        names: The dict, or its keys.
+        names: The dict, or a tuple of its keys.
         known: The keys that are allowed.
         must: What must hold, for the message.
 
     Raises:
-        RecipeError: It is no dict and no list, or a key is unknown.
+        RecipeError: It is no dict, or a key is unknown.
 
     Example:
         >>> require_known("options", {"sede": 1}, ["seed"])
@@ -215,7 +215,7 @@ def require_known(subject: str, names: object, known: Iterable[str], must: str =
         ...
         quantry.errors.RecipeError: options must hold known keys, got 'sede'; did you mean 'seed'?
     """
-    if isinstance(names, str) or not isinstance(names, Iterable):
+    if not isinstance(names, Mapping | tuple):
         raise RecipeError(f"{subject} must be a dict, got {type(names).__name__}")
     known = list(known)
     for name in names:

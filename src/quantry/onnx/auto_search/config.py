@@ -186,8 +186,8 @@ class Settings:
         names = [entry.name for entry in fields(cls)]
         # Users keep alternative spaces and evaluators in the same class, such as search_space_XINT8.
         alternatives = ("search_space", "search_evaluator")
-        searched = [name for name in dir(config) if name.startswith("search_") and not name.startswith(alternatives)]
-        require_known(_name(config), searched, names, "have known attributes")
+        searched = (name for name in dir(config) if name.startswith("search_") and not name.startswith(alternatives))
+        require_known(_name(config), tuple(searched), names, "have known attributes")
         values = {name: _attribute(config, name) for name in names if hasattr(config, name)}
         if values.get("search_output_dir") in (None, _FOLDER) and values.get("search_log_path") is None:
             values["search_log_path"] = "auto_search.log"

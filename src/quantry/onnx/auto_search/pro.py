@@ -300,7 +300,7 @@ class ProBuild:
             algorithms.append(CLEConfig(**_inside(values, "cle_params")))
         value = values.get("algorithms")
         listed = value if isinstance(value, list | tuple) else [value]
-        names = [str(name).lower() for name in listed if name not in _NONE]
+        names = tuple(str(name).lower() for name in listed if name not in _NONE)
         require_known("algorithms", names, _ALGORITHMS, f"be among {', '.join(_ALGORITHMS)} or None")
         algorithms += [_ALGORITHMS[name](**_inside(values, f"{name}_params")) for name in names]
         options = {name: value for name, value in values.items() if name in ROWS}

@@ -186,7 +186,7 @@ def nested(key: str, rows: tuple[OptionRow, ...], owner: str, is_on: Callable[[R
 
     def apply(draft: RecipeDraft, value: Mapping[str, Any]) -> RecipeDraft:
         for name, setting in value.items():
-            require_known(f"extra_options[{key!r}]", [name], rows_by_key)
+            require_known(f"extra_options[{key!r}]", (name,), rows_by_key)
             rows_by_key[name].check(setting, _place(key, name))
         if not is_on(draft):
             return draft.with_note(f"{key} has no effect without {owner}")
