@@ -16,7 +16,15 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantry.data.random_data import RandomData
-from quantry.errors import DataError, Float16Error, ModelError, RecipeError, SelectionError, nearest_spelling, require_known
+from quantry.errors import (
+    DataError,
+    Float16Error,
+    ModelError,
+    RecipeError,
+    SelectionError,
+    nearest_spelling,
+    require_known,
+)
 from quantry.graph.load import model_source
 from quantry.graph.save import write_model
 from quantry.mix import Score
