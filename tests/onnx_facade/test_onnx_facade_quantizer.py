@@ -348,7 +348,7 @@ def test_dynamic_function_needs_no_data() -> None:
     kinds = {kind for _, kind in operators(model)}
     assert {"DynamicQuantizeLinear", "ConvInteger"} <= kinds
     assert run(model, samples(1)[0])[0].shape == (2, 5)
-    with pytest.raises(RecipeError, match=r"quantize_dynamic takes .* did you mean 'per_channel'"):
+    with pytest.raises(RecipeError, match=r"quantize_dynamic must be given .* did you mean 'per_channel'"):
         quantize_dynamic(cnn(), perchannel=True)
 
 
