@@ -84,7 +84,9 @@ def checked_value(name: str, annotation: Any, value: Any) -> Any:
             return _converted(name, member, value)
         except TypeError:
             continue
-    expected = " or ".join(_expected(member) for member in members if member is not types.NoneType)
+    # None and -1, which switch an option off, are no hint for somebody who wants it.
+    wordy = (member for member in members if member not in (types.NoneType, typing.Literal[-1]))
+    expected = " or ".join(map(_expected, wordy))
     literals = (member for member in members if typing.get_origin(member) is typing.Literal)
     choices = [str(choice) for literal in literals for choice in typing.get_args(literal)]
     raise OptionError.of(name, f"must be {expected}, got {value!r}{nearest_spelling(str(value), choices)}")
