@@ -186,15 +186,16 @@ def require_choice(subject: str, value: object, choices: Iterable[str]) -> None:
         RecipeError: It is another value.
 
     Example:
-        >>> require_choice("sampler", "tpee", ["tpe", "grid"])
+        >>> require_choice("sampler", "tpee", ["tpe", "grid", "random"])
         Traceback (most recent call last):
         ...
-        quantry.errors.RecipeError: sampler must be one of tpe, grid, got 'tpee'; did you mean 'tpe'?
+        quantry.errors.RecipeError: sampler must be one of tpe, grid, random, got 'tpee'; did you mean 'tpe'?
     """
     choices = list(choices)
     if value not in choices:
         hint = nearest_spelling(str(value), choices)
-        raise RecipeError(f"{subject} must be one of {', '.join(choices)}, got {value!r}{hint}")
+        listed = " or ".join(map(repr, choices)) if len(choices) <= 2 else f"one of {', '.join(choices)}"
+        raise RecipeError(f"{subject} must be {listed}, got {value!r}{hint}")
 
 
 def require_known(subject: str, names: object, known: Iterable[str], must: str = "hold known keys") -> None:
