@@ -199,7 +199,9 @@ def _build(compiler: list[str], target: Target, folder: Path) -> list[Path]:
                 objects.append(str(Path(scratch) / f"{source.stem}_{name}.o"))
                 run(*FLAGS, *options, "-c", str(source), "-o", objects[-1])
         made = Path(scratch) / target.file
-        run(*LINK_FLAGS, "-o", str(made), *objects)
+        # macOS writes a library's name into it, which would be the scratch folder's path.
+        name = (f"-Wl,-install_name,@rpath/{target.file}",) if target.file.endswith(".dylib") else ()
+        run(*LINK_FLAGS, *name, "-o", str(made), *objects)
         return _install(made, folder, identity)
 
 
