@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from quantry.errors import FileKindError
+from quantry.operating_system import is_running
 
 # Windows has no such flags, and looks up names by their paths.
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
@@ -177,23 +178,6 @@ def is_leftover(name: str, changed: float) -> bool:
     if match is not None and match["host"] == _host() and not is_running(int(match["process"])):
         return True
     return changed < time.time() - _LEFTOVER_SECONDS
-
-
-def is_running(process: int) -> bool:
-    """Return whether a process of this machine is alive, as far as the system can be asked.
-
-    Args:
-        process: Its number.
-    """
-    if os.name == "nt":  # There, signal 0 would interrupt the process.
-        return True
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:  # it exists and belongs to another user
-        return True
-    return True
 
 
 def _host() -> str:

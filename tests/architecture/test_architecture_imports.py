@@ -11,7 +11,7 @@ import quantry
 
 SOURCE = Path(quantry.__file__).parent
 GROUND = (
-    *("errors", "files", "notebook", "notes", "facts", "recipe"),
+    *("operating_system", "errors", "files", "notebook", "notes", "facts", "recipe"),
     *("memo", "numerics", "graph", "data", "runtime", "execute"),
 )
 """The ground floor, lowest first: a room imports only rooms that stand before it."""
@@ -55,8 +55,8 @@ ALLOWED: dict[str, set[str]] = {
     **{name: set(GROUND[:index]) for index, name in enumerate(GROUND)},
     # Tables of facts import nothing. Recipes and the memo are independent of each other and of everything above them.
     "facts": set(),
-    "recipe": {"errors", "files", "notebook", "notes", "facts"},
-    "memo": {"errors", "files", "notes"},
+    "recipe": {"operating_system", "errors", "files", "notebook", "notes", "facts"},
+    "memo": {"operating_system", "errors", "files", "notes"},
     **{name: BASE | set(STAGES[:index]) for index, name in enumerate(STAGES)},
     "mix": BASE | set(STAGES) - {"tune"},  # it runs the models that its plans produce
     "demo": {"errors", "evaluate"},

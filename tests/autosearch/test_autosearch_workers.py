@@ -18,7 +18,7 @@ import pytest
 from killed_search import Witness, killed_options
 from small_network import Distance, VisibleDevice, random_samples, small_space
 
-from quantry.autosearch import SearchOptions, Space, run_search
+from quantry.autosearch import SearchOptions, Space, run_search, workers
 from quantry.autosearch.output import ProgressLog
 from quantry.autosearch.trial import Trial
 from quantry.autosearch.trial_runner import _one_thread_of_training
@@ -34,8 +34,12 @@ def options(directory: Path, **changes: Any) -> SearchOptions:
     return SearchOptions(**{"sampler": "grid", "output_dir": directory, **changes})
 
 
-@pytest.mark.parametrize("racing", [False, True])
-def test_two_workers_find_the_same_as_one(network: Path, tmp_path: Path, *, racing: bool) -> None:
+@pytest.mark.parametrize(("racing", "forks"), [(False, True), (True, True), (False, False)])
+def test_two_workers_find_the_same_as_one(
+    network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, racing: bool, forks: bool
+) -> None:
+    if not forks:  # as on Windows and macOS
+        monkeypatch.setattr(workers, "forks_safely", lambda: False)
     evaluator = Distance(network, 64)
     one, two = (
         run_search(

@@ -16,6 +16,7 @@ from quantry.errors import RecipeError, StoreError
 from quantry.files import new_file, open_regular, read_regular, require_folder, require_regular, write_file
 from quantry.graph.load import read_model
 from quantry.graph.save import write_model
+from quantry.operating_system import try_lock
 
 _FILES_OF_A_SEARCH = (
     "study.journal",
@@ -128,7 +129,7 @@ class OutputDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             self._require_own_files()
             self._lock = open_regular(self.path / "search.lock", "ab")
-        if not _try_lock(self._lock):
+        if not try_lock(self._lock):
             self.close()
             raise RecipeError(
                 f"an output directory must be used by one search at a time, got {self.path}, which another process is "
@@ -210,18 +211,6 @@ def disk_errors(path: Path) -> Iterator[None]:
             f"the output directory must be writable and the disk must not be full; writing failed: {error}; at {path}. "
             "Existing results are kept; free some space and start the search again to resume."
         ) from error
-
-
-def _try_lock(file: IO[bytes]) -> bool:
-    try:
-        import fcntl
-    except ImportError:  # Windows has no flock; there the user must not start a second search.
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def model_size(files: Sequence[Path]) -> int:

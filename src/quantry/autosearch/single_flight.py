@@ -8,6 +8,7 @@ from typing import IO
 from quantry.files import open_regular
 from quantry.memo import Blob, Digest, Store
 from quantry.notes import Note
+from quantry.operating_system import lock_byte, unlock_byte
 
 # Stage keys lock bytes below this offset of the lock file, claims of models bytes above it.
 _CLAIMS = 1 << 60
@@ -97,26 +98,16 @@ class SingleFlightStore:
 
     def _lock(self, offset: int, *, wait: bool) -> bool:
         """Lock a byte and return whether this process holds it."""
-        try:
-            import fcntl
-        except ImportError:  # Windows: several processes compute the same result, which only costs time.
-            return True
         if self._file is None or self._process != os.getpid():
             # POSIX locks belong to a process and are not inherited, so a forked worker opens the file again.
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open_regular(self._path, "ab")
             self._process = os.getpid()
-        try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, offset)
-        except (BlockingIOError, PermissionError):  # POSIX allows EAGAIN and EACCES for a lock held elsewhere
-            return False
-        return True
+        return lock_byte(self._file, offset, wait=wait)
 
     def _unlock(self, offset: int | None) -> None:
         if offset is not None and self._file is not None and self._process == os.getpid():
-            import fcntl
-
-            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, offset)
+            unlock_byte(self._file, offset)
 
 
 def _claim_offset(content: str) -> int:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from quantry.autosearch.output_directory import OutputDirectory, disk_errors
 from quantry.autosearch.samplers import quiet_optuna
 from quantry.errors import MissingExtraError, RecipeError, StoreError
-from quantry.files import is_running, open_regular, read_regular
+from quantry.files import open_regular, read_regular
+from quantry.operating_system import is_running
 
 if TYPE_CHECKING:
     import optuna

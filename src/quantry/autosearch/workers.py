@@ -22,11 +22,12 @@ from quantry.autosearch.time_limit import OutOfTime, interrupted_at, longest_wai
 from quantry.autosearch.trial import Trial
 from quantry.autosearch.trial_runner import KnownModels, TrialRunner
 from quantry.errors import QuantryError, RecipeError, StoreError
+from quantry.operating_system import core_count, forks_safely
 from quantry.recipe import Recipe
 from quantry.recipe.search_options import SearchOptions
 from quantry.runtime import progress
 from quantry.runtime.devices import MISSING_DEVICE, existing_device
-from quantry.runtime.threads import core_count, limit_threads
+from quantry.runtime.threads import limit_threads
 
 # How often a worker checks that its parent is alive; a killed search leaves workers running for no longer than this.
 _PARENT_CHECK_SECONDS = 0.5
@@ -330,5 +331,4 @@ def device_of(devices: tuple[str, ...], index: int) -> str | None:
 
 def _can_fork(devices: tuple[str, ...]) -> bool:
     uses_cuda = any(existing_device(device) != "cpu" for device in devices)
-    # On macOS system libraries may crash in a forked process.
-    return "fork" in multiprocessing.get_all_start_methods() and sys.platform != "darwin" and not uses_cuda
+    return forks_safely() and not uses_cuda

@@ -6,8 +6,6 @@ compiled kernel and NumPy return the same counts.
 
 import functools
 import math
-import mmap
-import sys
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -17,6 +15,7 @@ from quantry.numerics import kernels
 from quantry.numerics.histogram import ChannelStats, Histogram, TensorStats, add_histograms
 from quantry.numerics.scalar_function import TurningPoint
 from quantry.observe.derive import RootStats
+from quantry.operating_system import zeroed_memory
 
 FloatArray = npt.NDArray[np.float32]
 Counts = npt.NDArray[np.uint32]
@@ -95,11 +94,8 @@ class CountingSpace:
 
     def histogram(self) -> npt.NDArray[np.uint32]:
         """Return zeroed counts of all codes, [65536]."""
-        # Straight from the operating system: pages without any counted code, which are most, are never allocated.
-        size = CODES * np.dtype(np.uint32).itemsize
-        if sys.platform == "win32":
-            return np.frombuffer(mmap.mmap(-1, size), np.uint32)
-        return np.frombuffer(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint32)
+        # Pages without any counted code, which are most, are never allocated.
+        return np.frombuffer(zeroed_memory(CODES * np.dtype(np.uint32).itemsize), np.uint32)
 
 
 class TensorCounter:

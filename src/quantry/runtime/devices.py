@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib import util
 from pathlib import Path
 
-from quantry.runtime.threads import core_count
+from quantry.operating_system import core_count
 
 
 @functools.cache  # It does not change, and reading the file takes milliseconds.

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from quantry.operating_system import core_count
+
 T = TypeVar("T")
 Result = TypeVar("Result")
 
@@ -25,12 +27,6 @@ _NARROW = 1000
 _ROWS_TOGETHER = 8
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-
-
-def core_count() -> int:
-    """Return how many cores this process may run on."""
-    # Windows and macOS have no affinity. From Python 3.13 on, os.process_cpu_count does this.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def thread_count() -> int:
