@@ -109,7 +109,7 @@ def on_windows() -> Outcome:
     (python / f"{archive.stem}._pth").write_text(f"{archive.name}\n.\n..\\site\n")
     shutil.copy(_SCRIPT, folder)
     variables = {"WINEDEBUG": "-all", "WINEPREFIX": str(folder / "prefix")}
-    return digests(wine, "python.exe", "..\\..\\kernel_digests.py", "--model", folder=python, **variables)
+    return digests(wine, "python.exe", "..\\kernel_digests.py", "--model", folder=python, **variables)
 
 
 def packages_for(target: str, platform: str, version: str, folder: Path, *others: str) -> Path:
