@@ -189,13 +189,13 @@ def require_choice(subject: str, value: object, choices: Iterable[str]) -> None:
         >>> require_choice("sampler", "tpee", ["tpe", "grid", "random"])
         Traceback (most recent call last):
         ...
-        quantry.errors.RecipeError: sampler must be one of tpe, grid, random, got 'tpee'; did you mean 'tpe'?
+        quantry.errors.OptionError: sampler must be one of tpe, grid, random, got 'tpee'; did you mean 'tpe'?
     """
     choices = list(choices)
     if value not in choices:
         hint = nearest_spelling(str(value), choices)
         listed = " or ".join(map(repr, choices)) if len(choices) <= 2 else f"one of {', '.join(choices)}"
-        raise RecipeError(f"{subject} must be {listed}, got {value!r}{hint}")
+        raise OptionError.of(subject, f"must be {listed}, got {value!r}{hint}")
 
 
 def require_known(subject: str, names: object, known: Iterable[str], must: str = "hold known keys") -> None:
@@ -214,14 +214,14 @@ def require_known(subject: str, names: object, known: Iterable[str], must: str =
         >>> require_known("options", {"sede": 1}, ["seed"])
         Traceback (most recent call last):
         ...
-        quantry.errors.RecipeError: options must hold known keys, got 'sede'; did you mean 'seed'?
+        quantry.errors.OptionError: options must hold known keys, got 'sede'; did you mean 'seed'?
     """
     if not isinstance(names, Mapping | tuple):
-        raise RecipeError(f"{subject} must be a dict, got {type(names).__name__}")
+        raise OptionError.of(subject, f"must be a dict, got {type(names).__name__}")
     known = list(known)
     for name in names:
         if name not in known:
-            raise RecipeError(f"{subject} must {must}, got {name!r}{nearest_spelling(str(name), known)}")
+            raise OptionError.of(subject, f"must {must}, got {name!r}{nearest_spelling(str(name), known)}")
 
 
 def unknown_argument(

@@ -30,8 +30,8 @@ LIBRARIES = {
 }
 """The functions that turn the text of a library's exception into a value, where it is caught, each with its reason."""
 
-BEING_REPLACED = {"auto/loop.py", "onnx/options/option_row.py"}
-"""Files that find proposals again by their labels or options in errors, until they are rewritten."""
+BEING_REPLACED = {"auto/loop.py"}
+"""Files that find proposals again by their labels, until they are rewritten."""
 
 
 def last_word(name: str) -> str:

@@ -7,7 +7,7 @@ the members of ``onnxruntime.quantization``; that library does not have to be im
 from enum import Enum
 from typing import TypeAlias
 
-from quantry.errors import RecipeError, nearest_spelling
+from quantry.errors import OptionError, RecipeError, nearest_spelling
 from quantry.recipe import (
     DataType,
     Distribution,
@@ -150,7 +150,7 @@ def own_member(value: object, accepted: tuple[type[Enum], ...], option: str) -> 
     if kind is not None and value.name in kind.__members__:
         return kind[value.name]
     spellings = [f"{name}.{member}" for name, kind in kinds.items() for member in kind.__members__]
-    raise RecipeError(
+    raise OptionError(
         f"{option} must be one of {', '.join(spellings)}, got {value!r}{nearest_spelling(str(value), spellings)}"
     )
 
@@ -162,7 +162,7 @@ def _not_a_member(value: object, accepted: tuple[type[Enum], ...], option: str) 
     likely = next((member for member in members if member.name.casefold() == spelling), members[0])
     kind = type(likely).__name__
     article = "an" if kind[0] in "AEIOU" else "a"
-    return RecipeError(
+    return OptionError(
         f"{option} must be {article} {kind} such as {likely}, got {value!r} of type {type(value).__name__}"
     )
 
@@ -179,7 +179,7 @@ def method_of(member: Enum, option: str) -> Method:
     """
     method = _METHODS.get(member)
     if method is None:
-        raise RecipeError(f"{option} cannot be {member}: {_NO_METHOD[member.name]}")
+        raise OptionError(f"{option} cannot be {member}: {_NO_METHOD[member.name]}")
     return method
 
 
@@ -195,7 +195,7 @@ def spec_of(member: Enum, option: str) -> TensorSpec:
     """
     dtype = _DATA_TYPES.get(member.name)
     if dtype is None:
-        raise RecipeError(f"{option} cannot be {member}: quantry does not have the type")
+        raise OptionError(f"{option} cannot be {member}: quantry does not have the type")
     return TensorSpec(dtype, granularity=PerBlock()) if dtype.is_block else TensorSpec(dtype)
 
 

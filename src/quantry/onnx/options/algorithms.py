@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from quantry.errors import RecipeError, require_choice
+from quantry.errors import OptionError, require_choice
 from quantry.onnx.options import mixed_precision
 from quantry.onnx.options.option_row import (
     Apply,
@@ -44,7 +44,7 @@ def _use(draft: RecipeDraft, value: bool) -> RecipeDraft:
 
 def _bits(draft: RecipeDraft, value: int) -> RecipeDraft:
     if value not in _WIDTHS:
-        raise RecipeError(
+        raise OptionError(
             f"extra_options['GPTQParams']['Bits'] must be one of {', '.join(map(str, _WIDTHS))}, got {value}"
         )
     return with_field(draft, "plan.weight.dtype", _WIDTHS[value])
@@ -313,7 +313,7 @@ def _smooth_alpha(draft: RecipeDraft, value: float) -> RecipeDraft:
     if draft.equalize.smooth is None:
         return draft.with_note("SmoothAlpha has no effect without include_sq")
     if not 0 <= value <= 1:
-        raise RecipeError(f"extra_options['SmoothAlpha'] must be between 0 and 1, got {value!r}")
+        raise OptionError(f"extra_options['SmoothAlpha'] must be between 0 and 1, got {value!r}")
     return with_field(draft, "equalize.smooth.alpha", float(value))
 
 

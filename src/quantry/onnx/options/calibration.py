@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from quantry.errors import RecipeError
+from quantry.errors import OptionError
 from quantry.onnx.enums import METHODS, method_of, own_member
 from quantry.onnx.options.option_row import Apply, Kind, OptionRow, refuses, same_result, sets, sets_field
 from quantry.onnx.options.recipe_draft import RandomInputs, RecipeDraft, refuse
@@ -54,7 +54,7 @@ def _symmetric_range(draft: RecipeDraft, value: bool) -> RecipeDraft:
 def _scenario(current: Distribution, value: str) -> Distribution:
     powers = {"same": 1.0, "p3": 1.0 / 3.0}
     if value not in powers:
-        raise RecipeError(f"extra_options['Scenario'] must be 'same' or 'p3', got {value!r}")
+        raise OptionError(f"extra_options['Scenario'] must be 'same' or 'p3', got {value!r}")
     return replace(current, power=powers[value])
 
 
@@ -94,7 +94,7 @@ def _smallest_range(draft: RecipeDraft, value: float | None) -> RecipeDraft:
 
 def _random_shapes(draft: RecipeDraft, value: Any) -> RecipeDraft:
     if not Kind.DICT.holds(value) and not Kind.LIST.holds(value):
-        raise RecipeError(
+        raise OptionError(
             "extra_options['RandomDataReaderInputShape'] must be a dict of shapes by input, a list of shapes or one "
             f"shape, got {value!r}"
         )
@@ -107,7 +107,7 @@ def _random_ranges(draft: RecipeDraft, value: Mapping[str, Iterable[float]] | No
     for name, bounds in (value or {}).items():
         pair = tuple(float(bound) for bound in bounds)
         if len(pair) != 2 or not pair[0] <= pair[1]:
-            raise RecipeError(
+            raise OptionError(
                 f"extra_options['RandomDataReaderInputDataRange'][{name!r}] must be (low, high) with low <= high, "
                 f"got {bounds!r}"
             )

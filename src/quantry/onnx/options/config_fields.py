@@ -6,7 +6,7 @@ from typing import Any
 
 import onnx
 
-from quantry.errors import RecipeError, nearest_spelling
+from quantry.errors import OptionError, nearest_spelling
 from quantry.facts.operators import MATRIX_PRODUCTS
 from quantry.onnx.enums import (
     FORMATS,
@@ -111,7 +111,7 @@ def _with_operators(draft: RecipeDraft, operators: Iterable[str], option: str) -
     listed = tuple(operators)
     for operator in listed:
         if operator not in RULE_OF_OPERATOR and not onnx.defs.has(operator):
-            raise RecipeError(
+            raise OptionError(
                 f"{option} must hold operator types of ONNX, got {operator!r}"
                 f"{nearest_spelling(str(operator), RULE_OF_OPERATOR)}"
             )
@@ -146,7 +146,7 @@ def _subgraphs(draft: RecipeDraft, value: Iterable[Any]) -> RecipeDraft:
     subgraphs = []
     for entry in value:
         if not isinstance(entry, tuple | list) or len(entry) != 2 or any(isinstance(names, str) for names in entry):
-            raise RecipeError(
+            raise OptionError(
                 "subgraphs_to_exclude must hold pairs ([first nodes], [last nodes]), "
                 f"got {entry!r} in QuantizationConfig.subgraphs_to_exclude"
             )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from quantry.errors import RecipeError, require_choice
+from quantry.errors import OptionError, require_choice
 from quantry.onnx.enums import TYPES, own_member, spec_of
 from quantry.onnx.options.option_row import Apply, Kind, OptionRow, nested, same_result
 from quantry.onnx.options.recipe_draft import RecipeDraft, with_field
@@ -54,7 +54,7 @@ def _sets(name: str) -> Apply:
 
 def _target(draft: RecipeDraft, layer: Any, option: str) -> LayerTarget:
     if not hasattr(layer, "inputs") or not hasattr(layer, "weight"):
-        raise RecipeError(f"{option} must be a QLayerConfig, a list of them or a dict of one, got {layer!r}")
+        raise OptionError(f"{option} must be a QLayerConfig, a list of them or a dict of one, got {layer!r}")
     reads, weight, bias = layer.inputs(), layer.weight, layer.bias
     bias_spec = None if bias is None else bias.to_spec(f"{option}.bias")
     derived = bias_spec is not None and bias_spec.dtype == DataType.INT32 and isinstance(bias_spec.scale, FloatScale)
@@ -74,7 +74,7 @@ def _layer_config(draft: RecipeDraft, value: Any) -> RecipeDraft:
     option = _where("TargetLayerConfig")
     if isinstance(value, Mapping):
         if len(value) != 1:
-            raise RecipeError(
+            raise OptionError(
                 f"{option} must be a dict with one QLayerConfig, got {len(value)} entries; use one at a time"
             )
         ((layer, names),) = value.items()
@@ -92,7 +92,7 @@ def _score(draft: RecipeDraft, value: Callable[..., float]) -> RecipeDraft:
         return float(value(first))
 
     if not callable(value):
-        raise RecipeError(f"{_where('EvaluateFunction')} must be a function of the outputs, got {value!r}")
+        raise OptionError(f"{_where('EvaluateFunction')} must be a function of the outputs, got {value!r}")
     return with_field(draft, "mix.score", score)
 
 
@@ -103,7 +103,7 @@ def _metric(draft: RecipeDraft, value: str) -> RecipeDraft:
 
 def _threshold(draft: RecipeDraft, value: float | None) -> RecipeDraft:
     if value is None:
-        raise RecipeError(
+        raise OptionError(
             f"{_where('MetricThreshold')} cannot be None, with which AMD Quark only analyses; use "
             "`quantry quantize --report`, which shows the error of each tensor"
         )

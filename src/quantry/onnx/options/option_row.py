@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from quantry.errors import RecipeError, require_known
+from quantry.errors import OptionError, RecipeError, require_known
 from quantry.onnx.options.recipe_draft import RecipeDraft, refuse, with_field
 
 Apply = Callable[[RecipeDraft, Any], RecipeDraft]
@@ -134,7 +134,7 @@ class OptionRow:
         if value is None and self.default == "None":
             return
         if not self.kind.holds(value):
-            raise RecipeError(
+            raise OptionError(
                 f"{option} must be of type {self.kind.value}, got {value!r} of type {type(value).__name__}"
             )
 
@@ -206,7 +206,8 @@ def _applied(row: OptionRow, draft: RecipeDraft, value: Any, option: str) -> Rec
     try:
         return row.applied(draft, value, option)
     except RecipeError as error:
-        if option in str(error):
+        names_it = isinstance(error, OptionError) and (not error.option or error.option.startswith(option))
+        if names_it:
             raise
         # The error names the field of the recipe; the caller knows the option.
-        raise RecipeError(f"{option} cannot be {value!r}: {error}") from error
+        raise OptionError(f"{option} cannot be {value!r}: {error}") from error

@@ -3,7 +3,7 @@
 import re
 from dataclasses import fields, replace
 
-from quantry.errors import RecipeError
+from quantry.errors import OptionError
 from quantry.facts.operators import ALIGNED
 from quantry.onnx.options.option_row import Apply, Kind, OptionRow, refuses, same_result, sets_field
 from quantry.onnx.options.recipe_draft import RecipeDraft, with_field
@@ -175,7 +175,7 @@ def _fix_shapes(draft: RecipeDraft, value: str) -> RecipeDraft:
     for entry in filter(None, (entry.strip() for entry in value.split(";"))):
         match = _SHAPE.fullmatch(entry)
         if match is None:
-            raise RecipeError(
+            raise OptionError(
                 "extra_options['FixShapes'] must have the form 'input:[1,3,224,224];mask:[1,16]', "
                 f"got {entry!r} in {value!r}"
             )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
-from quantry.errors import RecipeError
+from quantry.errors import OptionError, RecipeError
 from quantry.recipe import (
     AdaQuant,
     AdaRound,
@@ -108,7 +108,7 @@ class MixDraft:
         if self.targets:
             return self.targets
         if self.activation is None and self.weight is None:
-            raise RecipeError(
+            raise OptionError(
                 f"{_DICT} must have target types with include_auto_mp=True: ActTargetQuantType and "
                 "WeightTargetQuantType, or TargetLayerConfig; got none of them"
             )
@@ -116,7 +116,7 @@ class MixDraft:
 
     def _goal(self) -> WithinError | WithinDrop | LayerCount:
         if self.drop is not None and self.score is None:
-            raise RecipeError(f"{_DICT}['Top1AccTarget'] needs EvaluateFunction, which scores the outputs; got none")
+            raise OptionError(f"{_DICT}['Top1AccTarget'] needs EvaluateFunction, which scores the outputs; got none")
         if self.drop is not None:
             return WithinDrop(self.drop)
         if self.error is not None:
@@ -128,7 +128,7 @@ class MixDraft:
         if self.threshold:
             return WithinError(_limit(self.metric, self.threshold), self.metric)
         if not self.targets:
-            raise RecipeError(
+            raise OptionError(
                 f"{_DICT} must have a goal: Top1AccTarget with EvaluateFunction, L2Target or NumTarget; got none"
             )
         return LayerCount(_ALL)
@@ -308,4 +308,4 @@ def with_field(value: _Value, path: str, new: Any) -> _Value:
 
 def refuse(option: str, value: object, reason: str) -> RecipeError:
     """Return the error for an unsupported value of an option."""
-    return RecipeError(f"{option} cannot be {value!r}: {reason}")
+    return OptionError(f"{option} cannot be {value!r}: {reason}")

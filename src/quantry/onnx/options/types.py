@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from quantry.errors import RecipeError, nearest_spelling, require_choice, require_known
+from quantry.errors import OptionError, nearest_spelling, require_choice, require_known
 from quantry.facts.operators import MATRIX_PRODUCTS
 from quantry.onnx.enums import TYPES, own_member, spec_of
 from quantry.onnx.options.option_row import Kind, OptionRow, nested, refuses, sets, sets_field
@@ -41,7 +41,7 @@ def _mixed(draft: RecipeDraft, value: Mapping[Any, Iterable[str]]) -> RecipeDraf
     option = "extra_options['MixedPrecisionTensor']"
     for kind, names in value.items():
         if isinstance(names, str):
-            raise RecipeError(f"{option} must hold lists of names, got {names!r} of type str for {kind}")
+            raise OptionError(f"{option} must hold lists of names, got {names!r} of type str for {kind}")
         spec = spec_of(own_member(kind, TYPES, option), option)
         draft = _with(draft, tuple(names), _symmetric(spec, draft))
     return draft
@@ -52,9 +52,9 @@ def _overrides(draft: RecipeDraft, value: Mapping[str, Any]) -> RecipeDraft:
         option = f"extra_options['TensorQuantOverrides'][{name!r}]"
         listed = [entries] if isinstance(entries, Mapping) else list(entries)
         if not listed or not all(isinstance(entry, Mapping) for entry in listed):
-            raise RecipeError(f"{option} must be a list of dicts, got {entries!r}")
+            raise OptionError(f"{option} must be a list of dicts, got {entries!r}")
         if len(listed) > 1 and "axis" not in listed[0]:
-            raise RecipeError(
+            raise OptionError(
                 f"{option} must have an 'axis' in its first dict if there is one for each channel, got none"
             )
         for entry in listed:
@@ -71,9 +71,9 @@ def _with_conversion(draft: RecipeDraft, name: str, entry: Mapping[str, Any], op
     """Convert a tensor to a second type for some of its readers, or for all of them."""
     conversion, option = entry["convert"], f"{option}['convert']"
     if not isinstance(conversion, Mapping) or "quant_type" not in conversion:
-        raise RecipeError(f"{option} must be a dict with 'quant_type', got {conversion!r}")
+        raise OptionError(f"{option} must be a dict with 'quant_type', got {conversion!r}")
     if "axis" in entry:
-        raise RecipeError(f"{option} must be for a tensor with one scale, got 'axis' as well")
+        raise OptionError(f"{option} must be for a tensor with one scale, got 'axis' as well")
     _check_override(conversion, option, _CONVERT)
     converted = _overridden(draft, conversion, option)
     readers = tuple(sorted(conversion.get("recv_nodes") or ()))
@@ -86,14 +86,14 @@ def _with_conversion(draft: RecipeDraft, name: str, entry: Mapping[str, Any], op
 def _check_override(entry: Mapping[str, Any], option: str, keys: tuple[str, ...]) -> None:
     require_known(option, entry, keys)
     if ("scale" in entry) != ("zero_point" in entry):
-        raise RecipeError(
+        raise OptionError(
             f"Must provide both 'scale' and 'zero_point': {option} must have 'scale' and 'zero_point' together, got "
             "only one of them"
         )
     invalid = [key for key in ("symmetric", "reduce_range", "rmax", "rmin") if key in entry]
     if "scale" in entry and invalid:
         listed = ", ".join(invalid)
-        raise RecipeError(
+        raise OptionError(
             f"option(s) [{listed}] are invalid with 'scale' and 'zero_point': {option} must not have {listed} together "
             "with a scale, which says everything, got both"
         )
@@ -204,7 +204,7 @@ def bfp_attributes(draft: RecipeDraft, value: Mapping[str, Any]) -> RecipeDraft:
     _check(value, "BFPAttributes", ("bfp_method", "bit_width", "axis", "block_size"), _BFP_FIXED)
     choice = (value.get("bfp_method", "to_bfp"), value.get("bit_width", 16))
     if choice not in _BFP:
-        raise RecipeError(
+        raise OptionError(
             "extra_options['BFPAttributes'] must have bfp_method 'to_bfp' with bit_width 16, or 'to_bfp_prime' with "
             f"bit_width 11, 13 or 16; got {choice[0]!r} with {choice[1]!r}"
         )
@@ -237,7 +237,7 @@ def _check(value: Mapping[str, Any], key: str, supported: tuple[str, ...], fixed
     require_known(f"extra_options[{key!r}]", value, names, f"hold known keys ({', '.join(names)})")
     for name, setting in value.items():
         if name in fixed and setting != fixed[name]:
-            raise RecipeError(
+            raise OptionError(
                 f"extra_options[{key!r}][{name!r}] must be {fixed[name]}, the only supported value, got {setting!r}"
             )
 
@@ -275,7 +275,7 @@ def _n_bits(draft: RecipeDraft, value: bool) -> RecipeDraft:
 
 def _bits(draft: RecipeDraft, value: int) -> RecipeDraft:
     if value not in _WIDTHS:
-        raise RecipeError(f"extra_options['MatMulNBitsParams']['Bits'] must be 4 or 8, got {value!r}")
+        raise OptionError(f"extra_options['MatMulNBitsParams']['Bits'] must be 4 or 8, got {value!r}")
     return with_field(draft, "plan.weight.dtype", _WIDTHS[value])
 
 
@@ -285,7 +285,7 @@ def _group(draft: RecipeDraft, value: int) -> RecipeDraft:
 
 def _algorithm(draft: RecipeDraft, value: str) -> RecipeDraft:
     if value.upper() not in _ALGORITHMS:
-        raise RecipeError(
+        raise OptionError(
             f"extra_options['MatMulNBitsParams']['Algorithm'] must be 'DEFAULT' or 'GPTQ', got {value!r}"
             f"{nearest_spelling(value, _ALGORITHMS)}; GPTQ is the nearest to HQQ"
         )
