@@ -1,14 +1,13 @@
 """The stage calls from a float model to a quantized one, in order."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import quantry
 from quantry.data.arrays import SequenceSource
 from quantry.data.calibration_data import CalibrationData
-from quantry.data.subset import spread_split
 from quantry.emit import emit, place_bodies
 from quantry.equalize import (
     WeightActivationTypes,
@@ -28,7 +27,7 @@ from quantry.graph.float_model import FloatModel
 from quantry.graph.load import ModelSource
 from quantry.graph.quant_plan import QuantPlan
 from quantry.graph.quantized_model import QuantizedModel
-from quantry.memo import Digest, Handle, Memo, MemoryStore
+from quantry.memo import Handle, Memo
 from quantry.mix import MixInputs, Score, run_mix
 from quantry.notes import Note
 from quantry.numerics.tensor_params import QuantParams
@@ -45,7 +44,7 @@ from quantry.plan import (
     recipe_outside,
 )
 from quantry.prepare import convert, named_model, prepare
-from quantry.recipe import Distill, EqualizeOptions, Recipe, Selection, TuneOptions, to_plain
+from quantry.recipe import Distill, EqualizeOptions, Recipe, Selection, to_plain
 from quantry.scale import scale
 from quantry.tune import Tuned, on_this_machine, tune, tuned_model, tuned_params
 
@@ -226,7 +225,7 @@ def _run_body(
     body = memo.run(body_as_model, prepared, place, calls)
     inside = recipe_inside(recipe, graph, body.value.model.graph, states_of(graph, place))
     seen = () if calls is None else calls.value.calls[place]
-    return run_with_fallback(body, lambda: CalibrationData(SequenceSource(seen), body.value.inputs), inside, memo)[1]
+    return run_quantize(body, lambda: CalibrationData(SequenceSource(seen), body.value.inputs), inside, memo)
 
 
 def run_quantize(
@@ -282,12 +281,14 @@ def _run_equalize(
         models.append(memo.run(rotate, models[-1], options.rotate))
     if options.joint is not None:
         needs = joint_needs(models[-1].value, types)
-        seen = memo.run(observe, models[-1], _opened(data), recipe.observe, needs)
-        models.append(memo.run(equalize_jointly, models[-1], seen, options.joint, types))
+        if needs.channels:
+            seen = memo.run(observe, models[-1], _opened(data), recipe.observe, needs)
+            models.append(memo.run(equalize_jointly, models[-1], seen, options.joint, types))
     if options.smooth is not None:
         needs = smooth_needs(models[-1].value, options.smooth, options.joint is not None)
-        seen = memo.run(observe, models[-1], _opened(data), recipe.observe, needs)
-        models.append(memo.run(smooth, models[-1], seen, options.smooth, types, options.joint is not None))
+        if needs.channels:
+            seen = memo.run(observe, models[-1], _opened(data), recipe.observe, needs)
+            models.append(memo.run(smooth, models[-1], seen, options.smooth, types, options.joint is not None))
     if options.cross_layer is not None:
         models.append(memo.run(equalize, models[-1], EqualizeOptions(options.cross_layer)))
     if options.groups is not None:
@@ -323,128 +324,6 @@ def run_guard(
     few = _opened(data).take(recipe.evaluate.guard)
     models = stages.prepared, stages.equalized
     return memo.run(guard, models, stages.quantized, (stages.plan, stages.params), stages.statistics, few, arithmetic)
-
-
-_BETTER = 1.0
-"""How many dB a simpler recipe must be better to replace another one."""
-
-_WORTH = 0.5
-"""How many dB SmoothQuant and rotation must gain to be kept: without outliers, they have nothing to gain."""
-
-_QUICK = 16
-"""Samples on which recipes are calibrated to see which rewrites help, and as many others to compare them on."""
-
-
-def run_with_fallback(
-    prepared: Handle[FloatModel], data: DataLike, recipe: Recipe, memo: Memo, score: Score | None = None
-) -> tuple[Recipe, Stages, tuple[Note, ...]]:
-    """Run `run_quantize` without those rewrites of the weights, and without that tuning, that make the model worse.
-
-    Rewrites are compared on models that are calibrated on few samples and not tuned, so trying them costs little. Other
-    samples decide, because what is fitted to the extremes of a few samples looks good on these.
-
-    Args:
-        prepared: What `run_prepare` returned.
-        data: Calibration data, or a function that opens it.
-        recipe: Options of every stage; nothing simpler is tried unless ``evaluate.fall_back`` is set.
-        memo: Stores and reuses results.
-        score: As for `run_quantize`.
-
-    Returns:
-        The recipe that was used, its stages, and notes on what was replaced.
-    """
-    notes: tuple[Note, ...] = ()
-    if recipe.evaluate.fall_back and recipe.evaluate.guard:
-        recipe, notes = _without_harmful_rewrites(prepared, data, recipe, memo, score)
-    stages = run_quantize(prepared, data, recipe, memo, score)
-    if not recipe.evaluate.fall_back or not recipe.tune.steps:
-        return recipe, stages, notes
-    report = run_guard(stages, data, recipe, memo)
-    rounded = _without_tuning(stages, recipe, memo)
-    untuned = run_guard(rounded, data, recipe, memo)
-    if report is None or untuned is None or untuned.value.sqnr <= report.value.sqnr + _BETTER:
-        return recipe, stages, notes
-    note = Note.of(_DROPPED, rewrite="tuning", with_it=report.value.sqnr, without=untuned.value.sqnr)
-    return replace(recipe, tune=TuneOptions()), rounded, (*notes, note)
-
-
-_DROPPED = "{rewrite} was dropped: {with_it:.1f} dB with it, {without:.1f} dB without"
-
-
-def _without_harmful_rewrites(
-    prepared: Handle[FloatModel], data: DataLike, recipe: Recipe, memo: Memo, score: Score | None
-) -> tuple[Recipe, tuple[Note, ...]]:
-    """Return the recipe with those rewrites of the weights that help, and notes on the others."""
-    notes: list[Note] = []
-    best: _Quick | None = None
-    parts: tuple[CalibrationData, CalibrationData] | None = None
-    if memo.store is None:
-        # The recipes share most of their stages, so these are held in memory until all are compared.
-        memo = Memo(MemoryStore(), memo.trace, verify_inputs=memo.verify_inputs)
-    for name, leave_out, margin in _simpler(recipe):
-        simpler = leave_out(recipe)
-        if parts is None:
-            parts = spread_split(calibration_samples(_opened(data), recipe), _QUICK, _QUICK)
-            best = _quick(prepared, parts, recipe, memo, score)
-        found = _quick(prepared, parts, simpler, memo, score, best)
-        if best is None or found is None or found.sqnr <= best.sqnr + margin:
-            continue
-        if found.content != best.content:  # a rewrite that found nothing to do is not worth a note
-            notes.append(Note.of(_DROPPED, rewrite=name, with_it=best.sqnr, without=found.sqnr))
-        recipe, best = simpler, found
-    return recipe, tuple(notes)
-
-
-@dataclass(frozen=True)
-class _Quick:
-    """A recipe calibrated on few samples: its mean signal-to-noise ratio in dB, and what was compared."""
-
-    sqnr: float
-    content: tuple[Digest, ...]
-
-
-def _quick(
-    prepared: Handle[FloatModel],
-    parts: tuple[CalibrationData, CalibrationData],
-    recipe: Recipe,
-    memo: Memo,
-    score: Score | None,
-    known: _Quick | None = None,
-) -> _Quick | None:
-    """Compare a recipe; ``known`` is the result of another one, which may turn out to have the same models."""
-    quick = replace(recipe, tune=TuneOptions(), evaluate=replace(recipe.evaluate, guard=_QUICK))
-    # A few samples decide by chance, so both parts take both roles.
-    roles = (parts, parts[::-1])
-    stages = [run_quantize(prepared, fit, quick, memo, score) for fit, _ in roles]
-    content = tuple(handle.digest for made in stages for handle in (made.equalized, made.plan, made.params))
-    if known is not None and known.content == content:
-        return known
-    reports = [run_guard(made, held_out, quick, memo) for made, (_, held_out) in zip(stages, roles, strict=True)]
-    found = [report.value.sqnr for report in reports if report is not None]
-    return _Quick(sum(found) / len(found), content) if len(found) == len(reports) else None
-
-
-def _without_tuning(stages: Stages, recipe: Recipe, memo: Memo) -> Stages:
-    params = memo.run(scale, stages.equalized, stages.statistics or Statistics({}, 0), stages.plan, recipe.scale)
-    metadata = model_metadata(replace(recipe, tune=TuneOptions()))
-    quantized = memo.run(emit, stages.equalized, stages.plan, params, recipe.emit, metadata)
-    noted = tuple(handle for handle in stages.noted if handle not in stages.tuned and handle is not stages.quantized)
-    noted = (*noted, quantized)
-    return replace(stages, params=params, quantized=quantized, written=stages.equalized, tuned=(), noted=noted)
-
-
-def _simpler(recipe: Recipe) -> Iterator[tuple[str, Callable[[Recipe], Recipe], float]]:
-    """Yield what may be omitted: its name, how to omit it, and by how many dB the simpler recipe must win."""
-    options = recipe.equalize
-    if recipe.mix.mixed is not None:  # another model would need another mix
-        return
-    if options.rotate is not None:
-        yield "rotation", lambda now: replace(now, equalize=replace(now.equalize, rotate=None)), -_WORTH
-    if options.smooth is not None:
-        yield "SmoothQuant", lambda now: replace(now, equalize=replace(now.equalize, smooth=None)), -_WORTH
-    if options.cross_layer is not None or options.joint is not None:
-        # Rotation was decided before.
-        yield "equalization", lambda now: replace(now, equalize=EqualizeOptions(rotate=now.equalize.rotate)), _BETTER
 
 
 def calibration_samples(data: CalibrationData, recipe: Recipe) -> CalibrationData:

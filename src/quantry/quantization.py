@@ -55,13 +55,12 @@ from quantry.pipeline import (
     run_evaluation_statistics,
     run_guard,
     run_prepare,
-    run_with_fallback,
+    run_quantize,
 )
 from quantry.recipe import Dimension, Recipe, resolve_recipe
 from quantry.recipe.checked import brief
 from quantry.runtime.acceptance import check_written, reason_to_refuse
 from quantry.targets import Target, find_target
-from quantry.targets.faster_in_float import Deployed, deploy
 
 _LOG = logging.getLogger("quantry")
 DEFAULT_STORE = "default"
@@ -127,8 +126,6 @@ class QuantizationResult:
         stages: Handles for the results of all stages.
         trace: Which stages ran and which were reused; `evaluation` adds to it.
         float_file: The float model's file; None if it was given in memory.
-        slow_because: That the model is not faster than the float model on the target, and which nodes cost it; None if
-            it is faster or was not timed.
     """
 
     recipe: Recipe
@@ -139,7 +136,6 @@ class QuantizationResult:
     _data: Inputs = field(repr=False)
     float_file: Path | None = field(default=None, repr=False)
     _verified_against: ModelSource | None = field(default=None, repr=False)
-    slow_because: str | None = field(default=None, repr=False)
     _comparisons: dict[tuple[object, Digest], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -363,29 +359,24 @@ def quantize(  # noqa: PLR0913  one keyword for each input of the user
     of_data = () if data is None else _notes_on_pixels(calibration())
     evaluation: DataLike = calibration if evaluation_data is None else calibration_data(evaluation_data, inputs, images)
     with _blaming(source, lambda: next(iter(calibration())), random=data is None):
-        wanted, stages, replaced = run_with_fallback(prepared, calibration, wanted, memo, score)
-        known = Deployed(wanted, stages)
-        if deployed is not None and data is not None:
-            known = deploy(source, stages, calibration, wanted, memo, deployed)
+        stages = run_quantize(prepared, calibration, wanted, memo, score)
     if data is None and calibration.cache_info().currsize:
         of_data = (_NO_DATA,)
     elif data is None and evaluation_data is None:
         of_data = (_RANDOM_EVALUATION,)
         evaluation = functools.partial(calibration_data, RandomData(), inputs)
-    slow = () if known.slow_because is None else (Note.of("{reason}", NoteKind.IMPORTANT, reason=known.slow_because),)
-    all_notes = (*slow, *of_data, *notes, *followed, *replaced, *known.notes, *known.stages.notes)
+    all_notes = (*of_data, *notes, *followed, *stages.notes)
     used = Inputs(None if data is None else calibration, evaluation)
     file = Path(model) if isinstance(model, str | os.PathLike) else None
     return QuantizationResult(
-        known.recipe,
-        known.stages,
+        wanted,
+        stages,
         trace,
         all_notes,
         memo,
         used,
         file,
         _verified_against=source if verify else None,
-        slow_because=known.slow_because,
     )
 
 

@@ -12,7 +12,7 @@ from test_auto_detectors import channel_decibels, detector, scenes
 from typer.testing import CliRunner
 
 import quantry
-from quantry.auto import Fixed
+from quantry.auto import FixResult
 from quantry.cli.app import app
 from quantry.errors import DataError, RecipeError
 from quantry.memo import MemoryStore
@@ -26,12 +26,12 @@ def quantized_pools() -> Recipe:
 
 
 @pytest.fixture(scope="module")
-def fixed() -> Fixed:
+def fixed() -> FixResult:
     result = quantry.quantize(pooled(), pictures(32), quantized_pools(), store=MemoryStore())
     return quantry.fix(result)
 
 
-def test_causes_are_ordered_by_the_measured_gain_of_their_fix(fixed: Fixed) -> None:
+def test_causes_are_ordered_by_the_measured_gain_of_their_fix(fixed: FixResult) -> None:
     gains = [finding.gain for finding in fixed.diagnosis.findings]
     assert gains[0] is not None
     assert gains[0] == max(gain for gain in gains if gain is not None)
@@ -39,7 +39,7 @@ def test_causes_are_ordered_by_the_measured_gain_of_their_fix(fixed: Fixed) -> N
     assert f"[{gains[0]:+.1f} dB on held-out samples]" in str(fixed)
 
 
-def test_fixed_model_decides_more_like_the_float_model(fixed: Fixed) -> None:
+def test_fixed_model_decides_more_like_the_float_model(fixed: FixResult) -> None:
     before = quantry.quantize(pooled(), pictures(32), quantized_pools(), store=None)
     unseen = pictures(100, seed=2)
     assert agreement(pooled(), fixed.result, unseen) > agreement(pooled(), before, unseen) + 0.1

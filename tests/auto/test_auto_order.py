@@ -12,18 +12,19 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
+from quantry.auto.candidates import Candidate, fixes
 from quantry.auto.effort import find_effort
-from quantry.auto.gain import is_poor
-from quantry.auto.loop import Loop
-from quantry.auto.proposals import Proposal, fixes, unequalized, untuned
-from quantry.auto.run import AutoInputs, trial_inputs, without_fallback
-from quantry.auto.trials import Attempt, Stopwatch, Trials
+from quantry.auto.recipe_search import AutoReport, RecipeSearch
+from quantry.auto.run import AutoInputs, trial_inputs
+from quantry.auto.trials import HeldOutTrials, Stopwatch, TrialResult
+from quantry.autosearch.variants import NO_EQUALIZATION
 from quantry.diagnosis import Diagnosis, Fix
 from quantry.diagnosis.evidence import Finding
 from quantry.diagnosis.fix import float_fix
 from quantry.diagnosis.general_fixes import _promising
+from quantry.evaluate.levels import CLOSE, is_below
 from quantry.evaluate.tasks import Closeness
-from quantry.recipe import EqualizeOptions, MinMax, Recipe, SmoothQuant, find_preset
+from quantry.recipe import EqualizeOptions, MinMax, Recipe, Selection, SmoothQuant, TuneOptions, find_preset
 
 
 def first_layers(count: int, expected: float) -> Fix:
@@ -35,9 +36,9 @@ def last_nodes(count: int, expected: float) -> Fix:
     return Fix(f"last {count}", float_nodes=tuple(f"node {number}" for number in range(count)), expected=expected)
 
 
-def labels(recipe: Recipe, findings: tuple[Finding, ...], general: tuple[Fix, ...]) -> list[str]:
+def labels(findings: tuple[Finding, ...], general: tuple[Fix, ...]) -> list[str]:
     diagnosis = cast("Diagnosis", SimpleNamespace(findings=findings, general_fixes=general))
-    return [proposal.label for proposal in fixes(recipe, diagnosis)]
+    return [candidate.label for candidate in fixes(diagnosis)]
 
 
 def test_first_layers_start_where_more_of_them_gain_less_per_layer() -> None:
@@ -58,25 +59,25 @@ def test_more_nodes_that_gain_nothing_more_are_not_tried() -> None:
 
 
 class MeasuredTrials:
-    """Trials of recipes whose decibels depend on the nodes in float only."""
+    """Trials of recipes whose decibels depend on the nodes in float, and on whether they are tuned."""
 
-    is_single = False
+    is_single = is_swapped = False
     seconds = 0.0
+    calibrated = 20
     effort = find_effort("default")
 
-    def __init__(self, decibels: Mapping[tuple[str, ...], float]) -> None:
-        self._decibels = decibels
-        self._known: dict[Recipe, Attempt] = {}
+    def __init__(self, decibels: Mapping[tuple[str, ...], float], tuned: Mapping[tuple[str, ...], float]) -> None:
+        self._decibels = decibels, tuned
+        self._recipes: set[Recipe] = set()
 
-    def run(self, proposal: Proposal) -> Attempt:
-        decibels = self._decibels[proposal.recipe.plan.selection.exclude]
+    def run(self, label: str, recipe: Recipe) -> TrialResult:
+        self._recipes.add(recipe)
+        decibels = self._decibels[bool(recipe.tune.steps)][recipe.plan.selection.exclude]
         unknown = np.full(20, np.nan)
-        attempt = Attempt(proposal, Closeness(np.full(20, decibels), unknown, unknown), 0.0)
-        self._known[proposal.recipe] = attempt
-        return attempt
+        return TrialResult(label, recipe, Closeness(np.full(20, decibels), unknown, unknown), 0.0)
 
-    def known(self, recipe: Recipe) -> Attempt | None:
-        return self._known.get(recipe)
+    def has_run(self, recipe: Recipe) -> bool:
+        return recipe in self._recipes
 
     def affords(self, _: float, *, is_urgent: bool) -> bool:
         return is_urgent or True
@@ -85,20 +86,52 @@ class MeasuredTrials:
         return 0.0
 
 
-@pytest.mark.parametrize(
-    ("after", "with_layers", "kept"),
-    [(10.2, 11.0, ("a", "b")), (10.2, 10.3, ("a",)), (10.05, 10.1, ()), (10.7, 10.8, ("a",)), (10.6, 11.2, ("a", "b"))],
-)
-def test_cheap_fix_is_kept_if_nothing_that_includes_it_gains_more(
-    after: float, with_layers: float, kept: tuple[str, ...]
-) -> None:
-    trials = MeasuredTrials({(): 10.0, ("a",): after, ("a", "b"): with_layers})
-    general = (replace(float_fix(("a",)), is_cheap=True), float_fix(("a", "b")))
-    diagnosis = cast("Diagnosis", SimpleNamespace(findings=(), general_fixes=general))
-    loop = Loop(cast("Trials", trials), None)
-    loop._begin(Proposal("start", untuned(find_preset("XINT8").recipe)), ())
-    loop._consider(lambda recipe: fixes(recipe, diagnosis))
-    assert loop._best.recipe.plan.selection.exclude == kept
+def searched(trials: MeasuredTrials, *general: Fix) -> AutoReport:
+    diagnosis = cast("Diagnosis", SimpleNamespace(findings=(), general_fixes=general, falls=()))
+    search = RecipeSearch(cast("HeldOutTrials", trials), None)
+    search._diagnosed = lambda *, brief: diagnosis  # type: ignore[method-assign,assignment]
+    recipe = find_preset("RECOMMENDED-NPU").recipe
+    plain = replace(find_preset("XINT8").recipe, plan=replace(recipe.plan, selection=Selection(exclude=("plain",))))
+    return search.run(Candidate.whole("start", recipe), Candidate.whole("plain", plain))
+
+
+def test_changes_are_screened_without_tuning_and_one_tuned_trial_decides() -> None:
+    screened = {(): 10.0, ("plain",): 5.0, ("a",): 14.0, ("a", "b"): 14.1}
+    report = searched(MeasuredTrials(screened, {(): 15.0, ("a",): 18.0}), float_fix(("a",)), float_fix(("b",)))
+    assert report.kept == ("a in float", "tuning")
+    assert report.recipe.tune.steps
+    assert report.recipe.plan.selection.exclude == ("a",)
+
+
+def test_what_tuning_makes_up_for_does_not_stay_in_float() -> None:
+    report = searched(
+        MeasuredTrials({(): 10.0, ("plain",): 5.0, ("a",): 14.0}, {(): 17.9, ("a",): 18.0}), float_fix(("a",))
+    )
+    assert report.kept == ("tuning",)
+    assert report.recipe.plan.selection.exclude == ()
+
+
+def test_tuning_that_does_harm_is_left_out() -> None:
+    report = searched(MeasuredTrials({(): 10.0, ("plain",): 5.0}, {(): 9.0}))
+    assert report.kept == ()
+    assert not report.recipe.tune.steps
+    assert [step.label for step in report.steps] == ["start, not tuned", "plain", "tuning"]
+
+
+def test_noise_is_screened_with_tuning() -> None:
+    tuned = {(): 8.0, ("a",): 12.0}
+    report = searched(MeasuredTrials({(): 1.0, ("plain",): -5.0}, tuned), float_fix(("a",)))
+    assert report.kept == ("tuning", "a in float")
+
+
+def test_after_three_candidates_in_vain_the_others_are_not_tried() -> None:
+    names = "abcde"
+    screened = {(): 10.0, ("plain",): 5.0} | {(name,): 10.01 + (name == "e") * 9 for name in names}
+    report = searched(
+        MeasuredTrials(screened, {(): 9.0}),
+        *(replace(float_fix((name,), f"{name} of {names}"), expected=6.0 - place) for place, name in enumerate(names)),
+    )
+    assert [step.label[0] for step in report.steps[2:-1]] == ["a", "b", "c"]
 
 
 def test_what_gains_nothing_is_not_tried_and_what_is_not_measured_is() -> None:
@@ -111,18 +144,17 @@ def test_largest_gain_is_tried_first_and_a_free_one_counts_twice() -> None:
         return (Finding("cut off", ("x",), "", (Fix("ranges", {"scale.activation": MinMax()}),), cost=cost),)
 
     general = (last_nodes(2, 6.3), last_nodes(5, 7.1))
-    recipe = find_preset("XINT8").recipe
-    assert labels(recipe, caused(0.5), general) == ["last 2", "last 5", "ranges"]
-    assert labels(recipe, caused(4.0), general) == ["ranges", "last 2", "last 5"]
+    assert labels(caused(0.5), general) == ["last 2", "last 5", "ranges"]
+    assert labels(caused(4.0), general) == ["ranges", "last 2", "last 5"]
 
 
 def test_several_equalizations_are_left_out_together() -> None:
     best = find_preset("RECOMMENDED-NPU").recipe
-    (proposal,) = unequalized(best)
-    kept = proposal.recipe.equalize
+    kept = NO_EQUALIZATION.applied(best).equalize
     assert (kept.smooth, kept.joint, kept.cross_layer) == (None, None, None)
     assert (kept.powers, kept.rotate) == (best.equalize.powers, best.equalize.rotate)
-    assert not list(unequalized(replace(best, equalize=EqualizeOptions(smooth=SmoothQuant()))))
+    single = replace(best, equalize=EqualizeOptions(smooth=SmoothQuant()))
+    assert NO_EQUALIZATION.applied(single) is single
 
 
 def layers(tmp_path: Path) -> Path:
@@ -142,31 +174,33 @@ def layers(tmp_path: Path) -> Path:
 
 def test_stages_of_earlier_trials_take_no_time(tmp_path: Path) -> None:
     samples = [np.random.default_rng(seed).normal(size=(1, 8, 16, 16)).astype(np.float32) for seed in range(8)]
-    recipe = without_fallback(find_preset("RECOMMENDED-CPU").recipe)
+    recipe = find_preset("RECOMMENDED-CPU").recipe
     with trial_inputs(AutoInputs(layers(tmp_path), samples, store=None), recipe) as inputs:
-        trials = Trials(inputs, find_effort("default"), tmp_path / "trials")
-        attempt = trials.run(Proposal("start", recipe))
-        assert attempt.closeness is not None
+        trials = HeldOutTrials(inputs, find_effort("default"), tmp_path / "trials")
+        result = trials.run("start", recipe)
+        assert result.closeness is not None
         assert trials.expected(recipe) == 0.0
         selection = replace(recipe.plan.selection, exclude=("y",))
         changed = replace(recipe, plan=replace(recipe.plan, selection=selection))
-        assert 0.0 < trials.expected(untuned(changed)) < trials.expected(changed) < 2 * attempt.seconds
+        assert (
+            0.0 < trials.expected(replace(changed, tune=TuneOptions())) < trials.expected(changed) < 2 * result.seconds
+        )
 
 
 @pytest.mark.parametrize(
     ("decibels", "agreement", "expected"),
     [(30.0, 0.5, True), (10.0, 0.95, False), (10.0, np.nan, True), (20.0, np.nan, False)],
 )
-def test_models_that_share_few_decisions_are_poor(decibels: float, agreement: float, *, expected: bool) -> None:
+def test_models_that_share_few_decisions_are_not_close(decibels: float, agreement: float, *, expected: bool) -> None:
     measured = Closeness(np.array([decibels]), np.array([agreement]), np.array([np.nan]))
-    assert is_poor(measured) == expected
+    assert is_below(measured, CLOSE) == expected
 
 
 def test_a_model_that_is_far_from_usable_gets_twice_the_time() -> None:
-    trials = cast("Trials", SimpleNamespace(seconds=50.0, effort=find_effort("default")))
-    assert not Trials.affords(trials, 20.0)
-    assert Trials.affords(trials, 20.0, is_urgent=True)
-    assert not Trials.affords(trials, 80.0, is_urgent=True)
+    trials = cast("HeldOutTrials", SimpleNamespace(seconds=50.0, effort=find_effort("default")))
+    assert not HeldOutTrials.affords(trials, 20.0)
+    assert HeldOutTrials.affords(trials, 20.0, is_urgent=True)
+    assert not HeldOutTrials.affords(trials, 80.0, is_urgent=True)
 
 
 def test_threads_that_wait_do_not_use_up_the_time(monkeypatch: pytest.MonkeyPatch) -> None:

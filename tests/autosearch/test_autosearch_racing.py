@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from quantry.autosearch.racing import cannot_win, rungs
+from quantry.autosearch.racing import rungs
+from quantry.evaluate.paired import cannot_win
 
 
 @pytest.mark.parametrize(

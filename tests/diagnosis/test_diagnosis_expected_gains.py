@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import quantry
-from quantry.auto.proposals import apply_fix, fixes
+from quantry.auto.candidates import apply_fix, fixes
 from quantry.diagnosis.causes import worth
 from quantry.diagnosis.counterfactual import Gain
 from quantry.diagnosis.fix import is_rounded_again
@@ -79,7 +79,7 @@ def test_expected_gain_comes_true_and_is_tried_first() -> None:
     assert after.mean_agreement is not None
     gained = Gain(after.mean_decibels - before.mean_decibels, after.mean_agreement - before.mean_agreement)
     assert worth(gained) == pytest.approx(best.expected, rel=0.3)
-    costly = [proposal.label for proposal in fixes(recipe, found) if not proposal.is_free]
+    costly = [candidate.label for candidate in fixes(found) if not candidate.is_free]
     assert costly[0] == best.label
 
 
@@ -90,7 +90,7 @@ def test_tuned_model_tells_which_rounding_of_activations_costs_most() -> None:
     found = quantry.diagnose(quantry.quantize(uneven_start(), samples(), tuned, store=None), calibration=False)
     expected = {fix.label: fix.expected for fix in found.general_fixes}
     assert None not in [gain for label, gain in expected.items() if "in float" in label]
-    costly = [proposal.label for proposal in fixes(tuned, found) if not proposal.is_free]
+    costly = [candidate.label for candidate in fixes(found) if not candidate.is_free]
     assert costly[0].startswith("the first")
     first = next(fix for fix in found.general_fixes if fix.label == costly[0])
     assert kept(apply_fix(tuned, first)).mean_decibels > found.closeness.mean_decibels

@@ -10,7 +10,7 @@ from tests.onnx_oracle import from_text
 import quantry
 from quantry.evaluate import GuardReport
 from quantry.notes import Note, NoteKind
-from quantry.recipe import PRESETS, EqualizeOptions, EvaluateOptions, JointEqualization, Recipe, SmoothQuant
+from quantry.recipe import PRESETS, EvaluateOptions
 
 CPU = PRESETS["CPU_INT8"].recipe
 
@@ -66,55 +66,15 @@ def test_the_guard_can_be_switched_off() -> None:
     assert not any(str(note).startswith("WARNING") for note in result.notes)
 
 
-def test_a_rewrite_that_makes_the_model_worse_is_dropped() -> None:
-    harmful = replace(CPU, equalize=EqualizeOptions(smooth=SmoothQuant(alpha=0.0)))
-    kept = quantry.quantize(even_channels(), samples(), harmful, store=None)
-    falls_back = replace(harmful, evaluate=EvaluateOptions(fall_back=True))
-    result = quantry.quantize(even_channels(), samples(), falls_back, store=None)
-    plain = quantry.quantize(even_channels(), samples(), CPU, store=None)
-    assert kept.guard is not None
-    assert result.guard is not None
-    assert result.guard.sqnr > kept.guard.sqnr + 1
-    assert result.recipe.equalize.smooth is None
-    assert result.to_bytes() == plain.to_bytes()
-    assert any("SmoothQuant was dropped" in str(note) for note in result.notes)
-
-
-def test_recipes_are_compared_without_repeating_stages_although_nothing_is_stored() -> None:
-    options = EqualizeOptions(smooth=SmoothQuant(), joint=JointEqualization())
-    recipe = replace(CPU, equalize=options, evaluate=EvaluateOptions(fall_back=True))
-    entries = quantry.quantize(even_channels(), samples(), recipe, store=None).trace.entries
-    rewritten = [entry.key for entry in entries if entry.stage == "joint" and entry.outcome == "computed"]
-    assert len(rewritten) == len(set(rewritten)) > 0
-
-
-def test_a_rewrite_that_helps_on_other_samples_is_kept() -> None:
-    random = np.random.default_rng(0)
-    first = random.standard_normal((16, 3, 3, 3)).astype(np.float32)
-    first[3] *= 40  # an outlier channel, whose range is that of the whole tensor
-    last = random.standard_normal((6, 16, 1, 1)).astype(np.float32)
-    last[:, 3] /= 40
-    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1,3,8,8] x) => (float[1,6,6,6] y)
-        { a = Conv(x, first) r = Relu(a) y = Conv(r, last) }"""
-    model = from_text(text, first=first, last=last)
-    recipe = replace(CPU, equalize=EqualizeOptions(smooth=SmoothQuant()), evaluate=EvaluateOptions(fall_back=True))
-    result = quantry.quantize(model, samples(), recipe, store=None)
-    plain = quantry.quantize(model, samples(), CPU, store=None)
-    assert result.guard is not None
-    assert plain.guard is not None
-    assert result.recipe.equalize.smooth is not None
-    assert result.guard.sqnr > plain.guard.sqnr + 3
+def test_a_recipe_runs_as_it_is() -> None:
+    result = quantry.quantize(even_channels(), samples(), "RECOMMENDED-NPU", store=None)
+    assert replace(result.recipe, name="") == replace(PRESETS["RECOMMENDED-NPU"].recipe, name="")
+    computed = [entry.stage for entry in result.trace.entries if entry.outcome == "computed"]
+    assert len(computed) <= 14
 
 
 def test_a_report_survives_the_store() -> None:
     notes = (Note.of("WARNING: {sqnr:.1f} dB", NoteKind.BROKEN, sqnr=1.0),)
     report = GuardReport(-np.inf, 20.5, "t", notes)
     found = GuardReport.from_blob(report.to_blob())
-    assert (found.sqnr, found.expected, found.tensor, found.notes) == (-np.inf, 20.5, "t", notes)
-
-
-def test_recommended_recipes_fall_back_and_others_stay_what_they_are() -> None:
-    falling = {name for name, preset in PRESETS.items() if preset.recipe.evaluate.fall_back}
-    recommended = {name for name in PRESETS if name.startswith("RECOMMENDED")}
-    assert falling == {name for name in recommended if not PRESETS[name].recipe.plan.weights_only}
-    assert not Recipe().evaluate.fall_back
+    assert (found.sqnr, found.expected, found.tensor, found.notes) == (-np.inf, 20.5, "t", ("WARNING: x",))

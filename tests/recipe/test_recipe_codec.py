@@ -192,6 +192,8 @@ def test_removed_option_is_ignored_with_its_reason(caplog: pytest.LogCaptureFixt
     recipe = from_plain({"equalize": {"absorb": {"margin": 0.2}, "groups": {}}})
     assert recipe == from_plain({"equalize": {"groups": {}}})
     assert "recipe.equalize.absorb is ignored: high-bias absorption changed no measured model" in caplog.text
+    assert from_plain({"evaluate": {"fall_back": True, "faster_in_float": True}}) == Recipe()
+    assert "recipe.evaluate.fall_back is ignored: a recipe runs as it is" in caplog.text
 
 
 def test_removed_option_elsewhere_is_still_an_error() -> None:

@@ -1,14 +1,15 @@
 """`fix`: diagnoses an existing result, measures every suggested fix and combines those that help."""
 
 import tempfile
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from quantry.auto.candidates import Candidate
 from quantry.auto.effort import Effort, find_effort
-from quantry.auto.loop import Loop, Outcome
-from quantry.auto.proposals import Proposal
-from quantry.auto.run import AutoInputs, AutoResult, trial_inputs, with_outcome, without_fallback
-from quantry.auto.trials import Trials
+from quantry.auto.recipe_search import AutoReport, RecipeSearch
+from quantry.auto.run import AutoInputs, AutoResult, trial_inputs, with_report
+from quantry.auto.trials import HeldOutTrials
 from quantry.data.calibration_data import CalibrationData
 from quantry.diagnosis import Diagnosis, diagnose
 from quantry.errors import DataError
@@ -18,7 +19,7 @@ from quantry.targets import Target, default_target, find_target
 
 
 @dataclass(frozen=True)
-class Fixed:
+class FixResult:
     """A result after its diagnosis was acted on.
 
     Attributes:
@@ -33,7 +34,9 @@ class Fixed:
         return str(self.diagnosis)
 
 
-def fix(result: QuantizationResult, *, target: Target | str | None = None, effort: Effort | str = "default") -> Fixed:
+def fix(
+    result: QuantizationResult, *, target: Target | str | None = None, effort: Effort | str = "default"
+) -> FixResult:
     """Diagnose a result, measure every suggested fix on held-out samples, and combine those that help.
 
     Args:
@@ -52,15 +55,15 @@ def fix(result: QuantizationResult, *, target: Target | str | None = None, effor
         >>> print(fixed)  # doctest: +SKIP
         >>> fixed.result.save("model.fixed.onnx")  # doctest: +SKIP
     """
-    wanted = target or result.recipe.target
-    deployed = find_target(wanted) if wanted else default_target(result.recipe)
+    started, name = time.perf_counter(), target or result.recipe.target
+    deployed = find_target(name) if name else default_target(result.recipe)
     with tempfile.TemporaryDirectory() as folder:
         given = _inputs(result, Path(folder))
         with trial_inputs(given, result.recipe) as inputs:
-            trials = Trials(inputs, find_effort(effort), Path(folder))
-            outcome = Loop(trials, deployed).run_fixes(Proposal("the given recipe", without_fallback(result.recipe)))
-            diagnosis = diagnose(result) if outcome.diagnosis is None else outcome.diagnosis
-            return Fixed(_ordered(diagnosis, outcome), with_outcome(given, outcome, trials))
+            trials = HeldOutTrials(inputs, find_effort(effort), Path(folder))
+            report = RecipeSearch(trials, deployed).run_fixes(Candidate.whole("the given recipe", result.recipe))
+            diagnosis = diagnose(result) if report.diagnosis is None else report.diagnosis
+            return FixResult(_ordered(diagnosis, report), with_report(given, report, trials, started))
 
 
 def _inputs(result: QuantizationResult, folder: Path) -> AutoInputs:
@@ -76,9 +79,9 @@ def _inputs(result: QuantizationResult, folder: Path) -> AutoInputs:
     return AutoInputs(path, calibration, evaluation, store=result._memo.store)
 
 
-def _ordered(diagnosis: Diagnosis, outcome: Outcome) -> Diagnosis:
+def _ordered(diagnosis: Diagnosis, report: AutoReport) -> Diagnosis:
     """Return the diagnosis with measured gains: causes whose fix helps first, those without any measured fix next."""
-    findings = [replace(finding, gain=outcome.gains.get(finding.title)) for finding in diagnosis.findings]
+    findings = [replace(finding, gain=report.gains.get(finding.title)) for finding in diagnosis.findings]
 
     def place(entry: tuple[int, float | None]) -> tuple[int, float, int]:
         index, gain = entry

@@ -2,16 +2,18 @@
 
 import os
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from quantry.auto.candidates import Candidate, plain, recommended
 from quantry.auto.effort import Effort, find_effort
-from quantry.auto.loop import Loop, NothingWorksError, Outcome
-from quantry.auto.proposals import Proposal, plain, recommended
+from quantry.auto.recipe_search import AutoReport, NothingWorksError, RecipeSearch
+from quantry.auto.speed import SpeedCheck
 from quantry.auto.summary import summary_lines
-from quantry.auto.trials import TrialInputs, Trials
+from quantry.auto.trials import HeldOutTrials, TrialInputs
 from quantry.data.images import ImageOptions
 from quantry.data.open_data import calibration_data, pixel_notes
 from quantry.errors import RecipeError, known_keywords
@@ -19,7 +21,7 @@ from quantry.graph.load import model_source
 from quantry.graph.save import write_model
 from quantry.memo import Memo, MemoryStore, Store
 from quantry.mix import Score
-from quantry.notes import Note
+from quantry.notes import Note, NoteKind
 from quantry.pipeline import calibration_samples, run_prepare
 from quantry.quantization import DEFAULT_STORE, QuantizationResult, open_store, with_sizes_of_samples
 from quantry.quantization import quantize as quantize_with
@@ -33,14 +35,8 @@ _NO_DATA = Note.of(
     "auto needs calibration data to compare recipes; without any, the plain preset of the target is used"
 )
 
-_NARROW_AGAIN = Note.of(
-    "the tensors that auto gave 16 bits for accuracy have 8: with 16, the model was slower than the float model"
-)
-
-_QUANTIZED_AGAIN = Note.of(
-    "the nodes that auto left float for accuracy are quantized: with them in float, the model was slower than the "
-    "float model"
-)
+RECOMMENDED, SIMPLE = "the recommended recipe", "the plain preset"
+"""Labels of the recipes that `auto` starts from."""
 
 # Names from other tools, for "did you mean" hints only.
 _OTHER_NAMES = {
@@ -63,7 +59,7 @@ class AutoResult(QuantizationResult):
         auto: What was tried, with the gain of each step, and what further gain would need.
     """
 
-    auto: Outcome = field(kw_only=True, repr=False)
+    auto: AutoReport = field(kw_only=True, repr=False)
 
 
 @known_keywords("quantize", _OTHER_NAMES)
@@ -188,74 +184,52 @@ def quantize_auto(
     Raises:
         UserError: The model or the data is invalid.
     """
-    simple = replace(without_fallback(target.adapted(adjust(plain(target)))), name=AUTO)
+    started = time.perf_counter()
+    simple = replace(target.adapted(adjust(plain(target))), name=AUTO)
     if given.data is None:
         result = _final(given, simple, given.data)
         return replace(result, _notes=(*result._notes, _NO_DATA))
-    best = without_fallback(target.adapted(adjust(recommended(target))))
+    best = target.adapted(adjust(recommended(target)))
     with trial_inputs(given, best) as inputs, tempfile.TemporaryDirectory() as folder:
         prepared = run_prepare(inputs.source, best, Memo(inputs.store)).value
         simple, best = (with_sizes_of_samples(one, target, prepared, inputs.data) for one in (simple, best))
-        target.require_fitting(run_prepare(inputs.source, best, Memo(inputs.store)).value)
-        trials = Trials(inputs, effort, Path(folder))
-        start = Proposal("the recommended recipe", best)
+        prepared = run_prepare(inputs.source, best, Memo(inputs.store)).value
+        target.require_fitting(prepared)
+        trials = HeldOutTrials(inputs, effort, Path(folder))
+        speed = SpeedCheck.of(inputs.source, target, trials.fit, inputs.store)
+        search = RecipeSearch(trials, target, speed)
+        start, other = Candidate.whole(RECOMMENDED, best), Candidate.whole(SIMPLE, simple)
         try:
-            outcome = Loop(trials, target).run(start, [Proposal("the plain preset", simple)])
+            report = search.run(start, other)
         except NothingWorksError:
             # Quantizing again raises the error itself, which says what the user can change.
             return _final(given, simple, given.data)
-        result = with_outcome(given, _timed(outcome, outcome.recipe), trials)
-        if result.slow_because is None:
-            return result
-        narrow = _without_wide_tensors(outcome.recipe, best)
-        tried = {outcome.recipe}
-        for quick, note in ((narrow, _NARROW_AGAIN), (_without_float_nodes(narrow, best), _QUANTIZED_AGAIN)):
-            if quick in tried:
-                continue
-            tried.add(quick)
-            again = with_outcome(given, _timed(outcome, quick), trials)
-            if not again.slow_because:
-                return replace(again, _notes=(note, *again._notes))
-        return result
+        return with_report(given, report, trials, started)
 
 
-def _timed(outcome: Outcome, recipe: Recipe) -> Outcome:
-    """Return an outcome with a recipe whose speed on the target is measured."""
-    return replace(outcome, recipe=replace(recipe, evaluate=replace(recipe.evaluate, faster_in_float=True)))
-
-
-def _without_wide_tensors(recipe: Recipe, start: Recipe) -> Recipe:
-    """Return a recipe that has no more tensors in 16 bits than the one at the start."""
-    return replace(recipe, plan=replace(recipe.plan, tensors=start.plan.tensors))
-
-
-def _without_float_nodes(recipe: Recipe, start: Recipe) -> Recipe:
-    """Return a recipe that leaves no more nodes float than the one at the start."""
-    selection = replace(recipe.plan.selection, exclude=start.plan.selection.exclude)
-    return replace(recipe, plan=replace(recipe.plan, selection=selection))
-
-
-def without_fallback(recipe: Recipe) -> Recipe:
-    """Return a recipe that does not change itself: in trials, held-out samples decide about simpler ones."""
-    return replace(recipe, evaluate=replace(recipe.evaluate, fall_back=False, faster_in_float=False))
-
-
-def with_outcome(given: AutoInputs, outcome: Outcome, trials: Trials) -> AutoResult:
-    """Quantize with the recipe that was found, on all samples or on those of its trial.
+def with_report(given: AutoInputs, report: AutoReport, trials: HeldOutTrials, started: float) -> AutoResult:
+    """Quantize with the recipe that was found, and measure the result on samples that chose nothing.
 
     Args:
         given: What the user gave.
-        outcome: What was found.
+        report: What was found.
         trials: The trials.
+        started: When the user started to wait, in seconds of `time.perf_counter`.
     """
     inputs = trials.inputs
     # Opened before: image options of the user's are for files, not for opened data.
-    opened = replace(given, evaluation_data=inputs.evaluation or inputs.data, images=None, store=inputs.store)
-    result = _final(opened, replace(outcome.recipe, name=AUTO), inputs.data if outcome.uses_all else trials.fit)
-    of_data = () if outcome.uses_all else pixel_notes(inputs.data)
-    known = {part.name: getattr(result, part.name) for part in fields(QuantizationResult) if part.init}
-    summary = (Note.of("{line}", line=line) for line in summary_lines(outcome))
-    return AutoResult(**{**known, "_notes": (*of_data, *known["_notes"], *summary)}, auto=outcome)
+    compared = inputs.evaluation or trials.reported or inputs.data
+    opened = replace(given, evaluation_data=compared, images=None, store=inputs.store)
+    result = _final(opened, replace(report.recipe, name=AUTO), trials.final)
+    reported = trials.measured_on_reported(result)
+    report = replace(report, reported=reported, seconds=time.perf_counter() - started)
+    values = {part.name: getattr(result, part.name) for part in fields(QuantizationResult) if part.init}
+    slow = (Note.of("{reason}", NoteKind.IMPORTANT, reason=report.slow_because),) if report.slow_because else ()
+    # A subset does not know that it came from image files.
+    pixels = () if trials.final is inputs.data else pixel_notes(inputs.data)
+    summary = (Note.of("{line}", line=line) for line in summary_lines(report))
+    notes = (*slow, *pixels, *values["_notes"], *summary)
+    return AutoResult(**{**values, "_notes": notes}, auto=report)
 
 
 class trial_inputs:  # noqa: N801 - used as a function, in a with statement

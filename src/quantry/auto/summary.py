@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from quantry.auto.gain import is_good
-from quantry.auto.loop import Outcome
-from quantry.auto.trials import Tried
+from quantry.auto.recipe_search import AutoReport
+from quantry.auto.trials import StepRecord
 from quantry.evaluate import Quality, quality
+from quantry.evaluate.levels import is_as_good
 from quantry.evaluate.tasks import Closeness
 from quantry.recipe.json_result import JsonResult, Size
 
@@ -16,11 +16,11 @@ _FEW_SAMPLES = 32
 
 @dataclass(frozen=True)
 class FirstAndLast(JsonResult):
-    """A figure at the start and at the end.
+    """A figure at the start and at the end, on the held-out samples.
 
     Attributes:
         first: That of the recipe at the start; null if there is none.
-        last: That of the result.
+        last: That of the result's recipe.
     """
 
     first: float | None
@@ -28,18 +28,33 @@ class FirstAndLast(JsonResult):
 
 
 @dataclass(frozen=True)
-class OutcomeFacts(JsonResult):
+class Reported(JsonResult):
+    """How close the written model is on samples that neither calibrated nor chose anything.
+
+    Attributes:
+        samples: Number of samples.
+        decibels: Signal-to-noise ratio of the outputs.
+        agreement: Share of decisions that are those of the float model; null if outputs hold no decision.
+    """
+
+    samples: Size
+    decibels: float
+    agreement: float | None
+
+
+@dataclass(frozen=True)
+class AutoFacts(JsonResult):
     """What was tried and kept.
 
     Attributes:
-        calibrated_on: Number of calibration samples.
+        calibrated_on: Number of calibration samples of the trials.
         compared_on: Number of held-out samples.
         both_ways: Whether both halves were calibrated on and compared on.
         kept: The changes that were kept.
-        final_calibrated_on_all: Whether the result is calibrated on all samples.
-        cpu_seconds: CPU time of all trials.
+        seconds: Time until the result, by the clock.
         decibels: Signal-to-noise ratio of the outputs.
         agreement: Share of decisions that are those of the float model.
+        reported: The figures of the written model; null if there were too few samples.
         steps: Everything that was tried.
         further_gain_needs: What further gain would need.
     """
@@ -48,11 +63,11 @@ class OutcomeFacts(JsonResult):
     compared_on: Size
     both_ways: bool
     kept: tuple[str, ...]
-    final_calibrated_on_all: bool
-    cpu_seconds: float
+    seconds: float
     decibels: FirstAndLast
     agreement: FirstAndLast
-    steps: tuple[Tried, ...]
+    reported: Reported | None
+    steps: tuple[StepRecord, ...]
     further_gain_needs: tuple[str, ...]
 
 
@@ -66,7 +81,7 @@ def closeness_text(closeness: Closeness) -> str:
     return f"{closeness.mean_decibels:.1f} dB" + ("" if agreement is None else f", {agreement:.1%} of decisions agree")
 
 
-def step_text(step: Tried) -> str:
+def step_text(step: StepRecord) -> str:
     """Return one line about a step.
 
     Args:
@@ -77,85 +92,95 @@ def step_text(step: Tried) -> str:
     gain = "" if step.gain is None else f" ({step.gain:+.2f} dB"
     if gain and step.agreement_gain is not None:
         gain += f", {100 * step.agreement_gain:+.1f} points of agreement"
-    gain += ")" if gain else ""
+    gain += f" over {step.compared_with})" if gain else ""
     kept = "kept" if step.accepted else "not kept"
     return f"{step.label}: {step.decibels:.2f} dB{gain}, {kept}"
 
 
-def outcome_facts(outcome: Outcome) -> OutcomeFacts:
+def auto_facts(report: AutoReport) -> AutoFacts:
     """Return what was found, for reports and JSON.
 
     Args:
-        outcome: What was found.
+        report: What was found.
     """
-    return OutcomeFacts(
-        calibrated_on=outcome.calibrated,
-        compared_on=outcome.compared,
-        both_ways=outcome.is_swapped,
-        kept=outcome.kept,
-        final_calibrated_on_all=outcome.uses_all,
-        cpu_seconds=outcome.seconds,
-        decibels=FirstAndLast(outcome.start.mean_decibels, outcome.closeness.mean_decibels),
-        agreement=FirstAndLast(outcome.start.mean_agreement, outcome.closeness.mean_agreement),
-        steps=outcome.steps,
-        further_gain_needs=further_gain(outcome),
+    final = report.reported
+    return AutoFacts(
+        calibrated_on=report.calibrated,
+        compared_on=report.compared,
+        both_ways=report.is_swapped,
+        kept=report.kept,
+        seconds=report.seconds,
+        decibels=FirstAndLast(report.start.mean_decibels, report.closeness.mean_decibels),
+        agreement=FirstAndLast(report.start.mean_agreement, report.closeness.mean_agreement),
+        reported=None if final is None else Reported(len(final.decibels), final.mean_decibels, final.mean_agreement),
+        steps=report.steps,
+        further_gain_needs=further_gain(report),
     )
 
 
-def held_out_quality(outcome: Outcome) -> Quality:
-    """Return how close the model is to the float model on the samples it was not calibrated on.
+def final_quality(report: AutoReport) -> Quality:
+    """Return how close the result is to the float model.
+
+    The figure comes from samples that neither calibrated nor chose anything, if there are enough; if not, the text says
+    that the samples chose the recipe.
 
     Args:
-        outcome: What was found.
+        report: What was found.
     """
-    found = outcome.closeness
-    return quality(found.mean_decibels, found.mean_agreement, f"{outcome.compared} held-out samples")
+    measured = report.closeness if report.reported is None else report.reported
+    count = len(measured.decibels)
+    where = f"the {count} samples that chose the recipe" if report.reported is None else f"{count} unseen samples"
+    return quality(measured.mean_decibels, measured.mean_agreement, where)
 
 
-def further_gain(outcome: Outcome) -> tuple[str, ...]:
+def further_gain(report: AutoReport) -> tuple[str, ...]:
     """Return what further gain would need, most useful first.
 
     Args:
-        outcome: What was found.
+        report: What was found.
     """
-    return tuple(_further(outcome))
+    return tuple(_further(report))
 
 
-def _further(outcome: Outcome) -> Iterator[str]:
-    if is_good(outcome.closeness):
+def _further(report: AutoReport) -> Iterator[str]:
+    if is_as_good(report.closeness):
         yield "nothing: the decisions are those of the float model on the held-out samples"
         return
-    for label, reason in outcome.refused:
+    for label, reason in report.refused:
         yield f"{label}: {reason}"
-    if outcome.skipped:
-        yield f"more time (a higher effort): there was none for {', '.join(outcome.skipped)}"
+    if report.skipped:
+        yield f"more time (a higher effort): there was none for {', '.join(report.skipped)}"
     else:
         yield "training without labels (effort high)"
-    samples = outcome.compared if outcome.is_swapped else outcome.calibrated + outcome.compared
+    samples = report.compared if report.is_swapped else report.calibrated + report.compared
     if samples < _FEW_SAMPLES:
         yield f"more calibration samples: there were {samples}; small gains show from {2 * _FEW_SAMPLES} on"
-    falls = () if outcome.diagnosis is None else outcome.diagnosis.falls[:3]
+    falls = () if report.diagnosis is None else report.diagnosis.falls[:3]
     if falls:
         names = ", ".join(f"{fall.operator} {fall.node} ({fall.lost:.0f} dB)" for fall in falls)
         yield f"more bits or float where most is lost: {names}"
 
 
-def summary_lines(outcome: Outcome) -> tuple[str, ...]:
+def summary_lines(report: AutoReport) -> tuple[str, ...]:
     """Return the notes of a result that `auto` found.
 
     Args:
-        outcome: What was found.
+        report: What was found.
     """
-    counts = f"calibrated on {outcome.calibrated} and compared on {outcome.compared} other samples"
-    if outcome.is_swapped:
-        counts = f"calibrated on half of the {outcome.compared} samples and compared on the other half, both ways"
-    if outcome.compared == 1:
+    counts = f"calibrated on {report.calibrated} and compared on {report.compared} other samples"
+    if report.is_swapped:
+        counts = f"calibrated on half of the {report.compared} samples and compared on the other half, both ways"
+    if report.compared == 1:
         counts = "calibrated and compared on the only sample, so nothing was tuned"
-    changes = "; ".join(outcome.kept) or "no change of the recipe at the start"
+    changes = "; ".join(report.kept) or "no change of the recipe at the start"
     found = (
-        f"auto tried {len(outcome.steps)} recipes in {outcome.seconds:.0f} s of CPU time, {counts}: "
-        f"{closeness_text(outcome.start)} at first, {closeness_text(outcome.closeness)} now; kept: {changes}"
+        f"auto tried {len(report.steps)} recipes, {counts}: {closeness_text(report.start)} at first, "
+        f"{closeness_text(report.closeness)} now; kept: {changes}"
     )
-    if not outcome.uses_all:
-        found += "; the model of that trial was closer than the one calibrated on all samples, so it is the result"
-    return (found, *(f"further gain would need {line}" for line in further_gain(outcome)))
+    if report.reported is not None:
+        count = len(report.reported.decibels)
+        found += (
+            f"; the result, calibrated on all other samples, has {closeness_text(report.reported)} on {count} samples "
+            "that neither calibrated nor chose it"
+        )
+    return (found, *(f"further gain would need {line}" for line in further_gain(report)))

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import util
 from typing import TypeVar
 
-from quantry.auto.proposals import Proposal
+from quantry.auto.candidates import Candidate
 from quantry.auto.trials import Stopwatch
 from quantry.quantization import QuantizationResult
 from quantry.recipe import Brecq, Distill, GraphTraining, Recipe, TuneOptions
@@ -41,16 +42,11 @@ class Trainings:
     blocks: Brecq | None
     whole: Distill | None
 
-    def __call__(self, recipe: Recipe) -> Iterator[Proposal]:
-        """Yield training on top of a recipe: block reconstruction, then distillation of the whole model.
-
-        Args:
-            recipe: The recipe.
-        """
-        steps = recipe.tune.steps
+    def candidates(self) -> Iterator[Candidate]:
+        """Yield training on top of a recipe: block reconstruction, then distillation of the whole model."""
         for label, step in (("block reconstruction", self.blocks), ("distillation", self.whole)):
-            if step is not None and not any(isinstance(known, type(step)) for known in steps):
-                yield Proposal(label, replace(recipe, tune=TuneOptions((*steps, step))))
+            if step is not None:
+                yield Candidate(label, partial(_with_training, step=step))
 
     @property
     def skipped(self) -> tuple[str, ...]:
@@ -83,6 +79,12 @@ def affordable_trainings(result: QuantizationResult, seconds: float, samples: in
         _within(blocks, _BLOCKS_SHARE * seconds / _BLOCKS_FACTOR - fixed, each, _MOST_OF_BLOCKS),
         _within(whole, _WHOLE_SHARE * seconds - fixed, each, _LADDER[0]),
     )
+
+
+def _with_training(recipe: Recipe, step: Brecq | Distill) -> Recipe:
+    if any(isinstance(earlier, type(step)) for earlier in recipe.tune.steps):
+        return recipe
+    return replace(recipe, tune=TuneOptions((*recipe.tune.steps, step)))
 
 
 def can_train() -> bool:

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from quantry.auto.effort import Effort
-from quantry.auto.proposals import Proposal
 from quantry.autosearch.context import SearchContext
 from quantry.autosearch.cost import CostModel
 from quantry.autosearch.evaluator import EvaluatorAdapter
@@ -21,7 +20,9 @@ from quantry.data.subset import spread_split
 from quantry.evaluate.tasks import Closeness, FloatAgreement
 from quantry.graph.load import ModelSource
 from quantry.memo import Memo, Store
+from quantry.quantization import QuantizationResult, quantize
 from quantry.recipe import Recipe
+from quantry.targets import computed_for
 
 _BUSY_CORES = 1.5
 """How many cores trials keep busy on average where they have two.
@@ -44,27 +45,26 @@ class Stopwatch:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class TrialResult:
     """A recipe that was tried.
 
     Attributes:
-        proposal: What was tried.
+        label: What was tried.
+        recipe: The recipe.
         closeness: How close its model is to the float model on the held-out samples; None if it failed.
         seconds: CPU time.
         error: Why it failed; empty if it did not.
+        error_type: Name of the class of that error; empty likewise.
     """
 
-    proposal: Proposal
+    label: str
+    recipe: Recipe
     closeness: Closeness | None
     seconds: float
     error: str = ""
+    error_type: str = ""
 
-    @property
-    def recipe(self) -> Recipe:
-        """The recipe."""
-        return self.proposal.recipe
-
-    def is_same_as(self, other: "Attempt") -> bool:
+    def is_same_as(self, other: "TrialResult") -> bool:
         """Return whether both models have the same error on every sample, so that they are the same model."""
         if self.closeness is None or other.closeness is None:
             return False
@@ -94,8 +94,11 @@ class TrialInputs:
 # compared on once. A trial takes twice the time, which is short with so few samples.
 _SWAPPED_BELOW = 16
 
+# From this many samples on, a quarter of them neither calibrates nor chooses anything and tells how good the result is.
+_REPORTED_FROM, _REPORTED_SHARE = 64, 4
 
-class _Half:
+
+class _Fold:
     """Trials that are calibrated on some samples and compared on others.
 
     Args:
@@ -106,8 +109,6 @@ class _Half:
     """
 
     def __init__(self, inputs: TrialInputs, fit: CalibrationData, held_out: CalibrationData, folder: Path) -> None:
-        self.fit = fit
-        self.held_out = held_out
         self._evaluator = FloatAgreement(inputs.path, SampleCache(held_out), memo=Memo(inputs.store))
         self._directory = OutputDirectory(folder)
         context = SearchContext(
@@ -121,34 +122,25 @@ class _Half:
             store=inputs.store,
         )
         self._runner = TrialRunner(context)
-        self._final_runner = TrialRunner(replace(context, data=inputs.data))
-        self._count = 0
         self._numbers: dict[str, int] = {}
         self._closeness: dict[int, Closeness] = {}
-        self._ran: dict[int, Trial] = {}
+        self._finished: list[Trial] = []
         self._costs = CostModel()
 
-    def run(self, recipe: Recipe, *, on_all: bool) -> tuple[Closeness | None, str]:
-        """Return how close the model of a recipe is, and why it failed.
-
-        Args:
-            recipe: The recipe.
-            on_all: Whether to calibrate on all samples.
-        """
-        number, self._count = self._count, self._count + 1
-        runner = self._final_runner if on_all else self._runner
-        trial = runner.run(Trial(number, recipe), known=KnownModels(self._numbers))
+    def run(self, recipe: Recipe) -> tuple[Closeness | None, Trial]:
+        """Return how close the model of a recipe is, None if it failed, and the trial."""
+        number = len(self._finished)
+        trial = self._runner.run(Trial(number, recipe), known=KnownModels(self._numbers))
         closeness = self._measured(trial)
         self._directory.delete_model(number)
-        if not on_all:
-            self._ran[number] = trial
-            self._costs.learn(trial, None if trial.same_as is None else self._ran.get(trial.same_as))
-        return closeness, trial.error or ""
+        self._finished.append(trial)
+        self._costs.learn(trial, None if trial.same_as is None else self._finished[trial.same_as])
+        return closeness, trial
 
     @property
     def elapsed(self) -> float:
         """Seconds of all trials, by the clock."""
-        return sum(trial.seconds for trial in self._ran.values())
+        return sum(trial.seconds for trial in self._finished)
 
     def expected(self, recipe: Recipe) -> float:
         """Return the seconds that a trial of a recipe will take by the clock; what earlier trials did counts nothing.
@@ -170,7 +162,7 @@ class _Half:
         return closeness
 
 
-class Trials:
+class HeldOutTrials:
     """Quantizes with some of the samples and compares with the float model on others.
 
     Trials run in the search engine: a stage that an earlier trial ran is not repeated, a model that equals an earlier
@@ -184,22 +176,30 @@ class Trials:
     Attributes:
         fit: The samples that trials calibrate and tune on.
         held_out: The samples that they are compared on; the same if there is only one.
+        final: The samples that the result is calibrated on: all but the reported ones.
+        reported: Samples that neither calibrate nor choose anything; None if there are too few for that.
         is_swapped: Whether every recipe is tried a second time with both swapped, because there are few samples.
         effort: How much work is allowed.
         inputs: What all trials share.
     """
 
     def __init__(self, inputs: TrialInputs, effort: Effort, folder: Path) -> None:
-        self.fit, self.held_out = spread_split(inputs.data, effort.fit, effort.held_out)
+        self.final = inputs.data
+        self.reported: CalibrationData | None = None
+        count = _size(inputs.data)
+        if count >= _REPORTED_FROM:
+            reported = min(effort.held_out, count // _REPORTED_SHARE)
+            self.reported, self.final = spread_split(inputs.data, reported, count)
+        self.fit, self.held_out = spread_split(self.final, effort.fit, effort.held_out)
         self.effort = effort
         self.inputs = inputs
-        compared = _Half(inputs, self.fit, self.held_out, folder / "first")
-        self._halves = [compared]
+        self._folder = folder
+        self._folds = [_Fold(inputs, self.fit, self.held_out, folder / "first")]
         self.is_swapped = not self.is_single and _size(self.fit) + _size(self.held_out) < _SWAPPED_BELOW
         if self.is_swapped:
-            self._halves.append(_Half(inputs, self.held_out, self.fit, folder / "second"))
+            self._folds.append(_Fold(inputs, self.held_out, self.fit, folder / "second"))
         self._watch = Stopwatch()
-        self._known: dict[Recipe, Attempt] = {}
+        self._results: dict[Recipe, TrialResult] = {}
 
     @property
     def is_single(self) -> bool:
@@ -231,44 +231,59 @@ class Trials:
         Args:
             recipe: The recipe.
         """
-        seconds = sum(half.expected(recipe) for half in self._halves)
-        elapsed = sum(half.elapsed for half in self._halves)
-        spent = sum(attempt.seconds for attempt in self._known.values())
+        seconds = sum(fold.expected(recipe) for fold in self._folds)
+        elapsed = sum(fold.elapsed for fold in self._folds)
+        spent = sum(result.seconds for result in self._results.values())
         return seconds * (spent / elapsed if elapsed else 1.0)
 
-    def known(self, recipe: Recipe) -> Attempt | None:
-        """Return the attempt with an equal recipe, if there was one."""
-        return self._known.get(recipe)
+    def has_run(self, recipe: Recipe) -> bool:
+        """Return whether an equal recipe was tried."""
+        return recipe in self._results
 
-    def run(self, proposal: Proposal) -> Attempt:
+    def run(self, label: str, recipe: Recipe) -> TrialResult:
         """Try a recipe; a recipe that was tried before is not run again.
 
         Args:
-            proposal: What to try.
+            label: What is tried.
+            recipe: The recipe.
         """
-        known = self._known.get(proposal.recipe)
-        if known is not None:
-            return Attempt(proposal, known.closeness, 0.0, known.error)
-        attempt = self._known[proposal.recipe] = self._run(proposal, on_all=False)
-        return attempt
+        earlier = self._results.get(recipe)
+        if earlier is not None:
+            return replace(earlier, label=label, seconds=0.0)
+        result = self._results[recipe] = self._run(label, recipe)
+        return result
 
-    def run_on_all(self, proposal: Proposal) -> Attempt:
-        """Calibrate and tune on all samples, also those that trials are compared on.
+    def _run(self, label: str, recipe: Recipe) -> TrialResult:
+        watch = Stopwatch()
+        measured: list[Closeness] = []
+        for fold in self._folds:
+            closeness, trial = fold.run(recipe)
+            if closeness is None:
+                error = trial.error or ""
+                return TrialResult(label, recipe, None, watch.seconds, error, trial.error_type)
+            measured.append(closeness)
+        return TrialResult(label, recipe, Closeness.joined(measured), watch.seconds)
+
+    def quantized(self, recipe: Recipe) -> QuantizationResult:
+        """Return the model of a trial."""
+        return quantize(
+            self.inputs.path, self.fit, recipe, evaluation_data=self.held_out, store=self.inputs.store, verify=False
+        )
+
+    def measured_on_reported(self, result: QuantizationResult) -> Closeness | None:
+        """Return how close a final model is on the samples that chose nothing; None if there are too few samples.
 
         Args:
-            proposal: What to try.
+            result: The final model.
         """
-        return self._run(proposal, on_all=True)
-
-    def _run(self, proposal: Proposal, *, on_all: bool) -> Attempt:
-        watch = Stopwatch()
-        parts: list[Closeness] = []
-        for half in self._halves:
-            closeness, error = half.run(proposal.recipe, on_all=on_all)
-            if closeness is None:
-                return Attempt(proposal, None, watch.seconds, error)
-            parts.append(closeness)
-        return Attempt(proposal, Closeness.joined(parts), watch.seconds)
+        if self.reported is None:
+            return None
+        path = self._folder / "final.onnx"
+        result.quantized.save(path)
+        evaluator = FloatAgreement(self.inputs.path, SampleCache(self.reported), memo=Memo(self.inputs.store))
+        with computed_for(result.recipe.target):
+            evaluator(path)
+        return evaluator.measured[path]
 
 
 def _size(data: CalibrationData) -> int:
@@ -276,22 +291,24 @@ def _size(data: CalibrationData) -> int:
 
 
 @dataclass(frozen=True)
-class Tried:
+class StepRecord:
     """One line of the report: what was tried and what it changed.
 
     Attributes:
         label: What was tried.
+        compared_with: Label of what it was compared with; empty for the first one.
         decibels: dB of its model on the held-out samples; None if it failed.
         agreement: Agreement of its decisions with the float model's; None if outputs hold no decision.
-        gain: dB gained compared with the best model before it; None for the first one.
+        gain: dB gained over what it was compared with; None for the first one.
         agreement_gain: The same for the agreement.
         accepted: Whether it was kept.
         seconds: CPU time.
         cause: Title of the finding that suggested it; empty if none did.
-        reason: Why it was not kept; empty if it was.
+        reason: Why it was not kept, if the gain does not say; else empty.
     """
 
     label: str
+    compared_with: str
     decibels: float | None
     agreement: float | None
     gain: float | None

@@ -4,41 +4,33 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from quantry.autosearch import variants
 from quantry.autosearch.space import Space
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe import (
-    BestPercentile,
-    ChannelGroups,
     CrossLayer,
-    Entropy,
     EqualizeOptions,
     FitPowers,
-    Gptq,
     JointEqualization,
-    LayerWisePercentile,
-    Method,
     MinMax,
     MinMSE,
-    NonOverflow,
-    Percentile,
-    PerTensor,
     PowerOfTwoScale,
     Recipe,
     Rotation,
     SmoothQuant,
 )
 
-_FLOAT_SCALES: tuple[Method, ...] = (
-    MinMax(),
-    Percentile(99.99),
-    Percentile(99.999),
-    LayerWisePercentile(),
-    BestPercentile(),
-    MinMSE(),
-    MinMSE(after_functions=True),
-    Entropy(),
+_RANGES = (
+    variants.MIN_MAX,
+    variants.PERCENTILE_9999,
+    variants.PERCENTILE_99999,
+    variants.LAYER_WISE,
+    variants.MIN_MSE,
+    variants.MIN_MSE_AFTER,
+    variants.BEST_PERCENTILE,
+    variants.ENTROPY,
+    variants.NON_OVERFLOW,
 )
-_POWER_OF_TWO_SCALES: tuple[Method, ...] = (MinMSE(), MinMSE(after_functions=True), BestPercentile(), NonOverflow())
 
 
 def calibration_space(base: Recipe) -> Space:
@@ -47,11 +39,11 @@ def calibration_space(base: Recipe) -> Space:
     Args:
         base: Sets everything else: data types, granularity, format, target.
     """
-    methods = _POWER_OF_TWO_SCALES if isinstance(base.plan.activation.scale, PowerOfTwoScale) else _FLOAT_SCALES
+    has_powers = isinstance(base.plan.activation.scale, PowerOfTwoScale)
     fields: dict[str, Any] = {
         "equalize.cross_layer": [None, base.equalize.cross_layer or CrossLayer()],
-        "scale.activation": list(methods),
-        "scale.weight": [MinMax(), MinMSE()] if methods is _FLOAT_SCALES else [base.scale.weight],
+        "scale.activation": list(variants.values(base, *_RANGES)),
+        "scale.weight": [base.scale.weight] if has_powers else [MinMax(), MinMSE()],
     }
     return Space.of(base, fields, name=base.name)
 
@@ -72,19 +64,20 @@ def accuracy_space(base: Recipe) -> Space:
     joint = EqualizeOptions(smooth=SmoothQuant(), joint=JointEqualization())
     if on_npu:
         joint = replace(joint, powers=FitPowers(), rotate=Rotation())
-    equalizations = [EqualizeOptions(), EqualizeOptions(CrossLayer()), replace(joint, smooth=None), joint]
-    if isinstance(base.plan.weight.granularity, PerTensor) and base.plan.weight.dtype.is_integer:
-        # Per-channel weights already have a scale for each channel, so groups would not change the model.
-        equalizations.append(EqualizeOptions(CrossLayer(), groups=ChannelGroups()))
+    equalizations = [
+        *variants.values(base, variants.BARE, variants.CROSS_LAYER),
+        *(replace(joint, smooth=None), joint),
+        *variants.values(base, variants.GROUPS),
+    ]
     # The first variant compensates for the quantization error of the inputs: classifiers gain, some detectors lose.
-    rounded = [(Gptq(samples=64, damping=0.1),), (Gptq(samples=64, compensate=False),)]
-    following = MinMSE(after_functions=True)
+    tunings = variants.values(base, variants.UNTUNED, variants.GPTQ, variants.PLAIN_GPTQ)
+    ranges = variants.values(base, variants.MIN_MSE, variants.MIN_MSE_AFTER, variants.BEST_PERCENTILE)
     fields: dict[str, Any] = {
         "equalize": equalizations,
-        "scale.activation": [MinMSE(), following, BestPercentile()],
-        "tune.steps": [(), *rounded],
+        "scale.activation": list(ranges),
+        "tune.steps": list(tunings),
     }
-    first: dict[str, Any] = {"equalize": joint, "scale.activation": following, "tune.steps": rounded[0]}
+    first: dict[str, Any] = {"equalize": joint, "scale.activation": ranges[1], "tune.steps": tunings[1]}
     if base.prepare.npu is not None and base.prepare.npu.sigmoid_to_hard_sigmoid:
         fields = {"prepare.npu.sigmoid_to_hard_sigmoid": [False, True], **fields}
         first = {"prepare.npu.sigmoid_to_hard_sigmoid": False, **first}

@@ -4,7 +4,6 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +16,13 @@ from quantry.autosearch.stop import ALL_TRIED, Stop
 from quantry.autosearch.time_limit import OutOfTime
 from quantry.autosearch.trial import Trial
 from quantry.evaluate import bootstrap_interval
+from quantry.evaluate.paired import cannot_win
 
 # The first rung: fewer samples say too little about the rest.
 _FIRST_SHARE, _FIRST_SAMPLES = 1 / 16, 32
 
 FEW_SAMPLES = 200
 """Below this, a note says that estimates are rough."""
-
-CONFIDENCE = 0.95
-"""Confidence level of pruning."""
 
 # Trials that race each other. The more of them, the better the leader is at the first rung and the more are pruned
 # there; but samplers and stop conditions learn nothing until the cohort is done.
@@ -41,52 +38,6 @@ def rungs(size: int) -> list[int]:
     while counts[-1] < size:
         counts.append(min(size, counts[-1] * 2))
     return counts
-
-
-def cannot_win(
-    challenger: NDArray[np.float64], champion: NDArray[np.float64], total: int, confidence: float = CONFIDENCE
-) -> bool:
-    """Return whether a challenger is unlikely to be shown better than the champion on all samples.
-
-    Stochastic curtailment of a paired test (Lan, Simon and Halperin, 1982). With differences of mean ``m`` and standard
-    deviation ``s`` over ``n`` of ``N`` samples, the mean over all samples is expected at ``m`` with standard deviation
-    ``s * sqrt(1/n - 1/N)``, and must exceed ``z * s / sqrt(N)`` to show that the challenger is better. The challenger
-    cannot win if the probability of that is below half of one minus the confidence; half, because it is tested at
-    several rungs. Of two equally good configurations, one is often pruned at half of the samples.
-
-    One pseudo-sample, on which both differ as much as samples differ from each other, is added to the variance: a few
-    samples with equal scores do not prove that all others are equal too.
-
-    Args:
-        challenger: Scores of the first samples, shape (n,); more is better.
-        champion: Scores of the same samples, shape (n,).
-        total: Number of all samples.
-        confidence: Confidence level, between 0.5 and 1.
-
-    Returns:
-        Whether to prune the challenger. After all samples, whether its mean is not above the champion's.
-
-    Example:
-        >>> import numpy as np
-        >>> cannot_win(np.zeros(20), np.ones(20) + np.linspace(0, 0.1, 20), 100)
-        True
-    """
-    count = len(challenger)
-    difference = challenger - champion
-    if not np.isfinite(difference).all():
-        # Infinite scores (PSNR of equal images) have no variance; only which one is larger is compared.
-        difference = np.sign(np.nan_to_num(challenger, posinf=1e300, neginf=-1e300) - champion)
-        champion = np.zeros(count)
-    mean = float(difference.mean())
-    if count >= total:
-        return mean <= 0
-    deviation = math.sqrt(float(((difference - mean) ** 2).sum() + champion.var()) / count)
-    if deviation == 0:
-        return mean <= 0
-    needed = NormalDist().inv_cdf(confidence) * deviation / math.sqrt(total)
-    uncertainty = deviation * math.sqrt(1 / count - 1 / total)
-    probability = 0.5 * math.erfc((needed - mean) / uncertainty / math.sqrt(2))
-    return probability < (1 - confidence) / 2
 
 
 @dataclass

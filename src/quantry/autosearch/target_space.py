@@ -14,30 +14,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from quantry.autosearch import variants
 from quantry.autosearch.layer_ranking import RankedLayer
 from quantry.autosearch.parameter import Choice, Parameter, Uniform
 from quantry.autosearch.space import Assignment, Space, with_fields
 from quantry.errors import RecipeError
 from quantry.facts.operators import MATRIX_PRODUCTS
 from quantry.recipe import (
-    AdaQuant,
-    AdaRound,
-    BestPercentile,
-    BiasCorrection,
-    ChannelGroups,
-    CrossLayer,
     DataType,
-    Entropy,
-    EqualizeOptions,
-    Gptq,
     LayerTypes,
     MinMax,
     MinMSE,
     Percentile,
-    PerTensor,
     PowerOfTwoScale,
     Recipe,
-    SmoothQuant,
     TensorSpec,
     find_preset,
 )
@@ -63,11 +53,25 @@ _PRODUCTS = ("Conv", "ConvTranspose", *MATRIX_PRODUCTS)
 _MOST = 0.5
 _SIXTEEN_BITS = {True: DataType.INT16, False: DataType.UINT16}
 
-# 64 samples and this damping are those of the recommended recipes; see recipe/presets.py.
-_GPTQ = (Gptq(samples=64, damping=0.1),)
-_PLAIN_GPTQ = (Gptq(samples=64, compensate=False),)
-# 300 iterations get most of the gain of the 1000 that the presets have.
-_TRAINED = ((AdaRound(samples=128, iterations=300),), (AdaQuant(samples=128, iterations=300),))
+_DAMPED = (variants.GPTQ, variants.PLAIN_GPTQ)
+_TRAINED = (variants.TRAINED_ROUNDING, variants.TRAINED_VALUES)
+_TUNINGS = (variants.UNTUNED, *_DAMPED, variants.CORRECTED_GPTQ, *_TRAINED)
+_RANGES = (
+    variants.MIN_MAX,
+    variants.MIN_MSE_AFTER,
+    variants.MIN_MSE,
+    variants.BEST_PERCENTILE,
+    variants.PERCENTILE,
+    variants.ENTROPY,
+)
+_EQUALIZATIONS = (
+    variants.NO_SMOOTH_QUANT,
+    variants.BARE,
+    variants.CROSS_LAYER,
+    variants.SMOOTH,
+    variants.CROSS_LAYER_AND_SMOOTH,
+    variants.GROUPS,
+)
 
 
 def single_layer(place: int) -> str:
@@ -225,8 +229,8 @@ def target_space(
     late = [name for name in by_cost if _is_late(others[name]) or shares[name] < _MOST]
     early: list[Assignment] = [{RECIPE: name} for name in by_cost if name not in late]
     if recipes[starts[0]].equalize.smooth is not None:
-        early.append({**first[0], "equalize": _without_smoothing(recipes[starts[0]])})
-    early += _one_change_at_a_time(parameters, first[0])
+        early.append({**first[0], "equalize": variants.NO_SMOOTH_QUANT.value(recipes[starts[0]])})
+    early += _one_change_at_a_time(parameters, first[0], recipes[starts[0]])
     return Space(
         parameters,
         build,
@@ -276,11 +280,13 @@ def _parameters(build: TargetRecipes, starts: tuple[str, ...]) -> dict[str, Para
 
     parameters: dict[str, Parameter] = {
         RECIPE: Choice(tuple(build.recipes)),
-        "scale.activation": choice(*_ranges(powers=powers)),
+        "scale.activation": choice(*variants.values(base, *_RANGES)),
         "scale.activation.percentile": Uniform(99.5, 100.0, only_if={"scale.activation": Percentile()}),
-        "equalize": choice(*dict.fromkeys(_equalizations(base))),
-        "tune.steps": choice((), _GPTQ, _PLAIN_GPTQ, (BiasCorrection(), *_GPTQ), *_TRAINED),
-        "tune.steps.0.damping": Uniform(0.003, 1.0, log=True, only_if={"tune.steps": [_GPTQ, _PLAIN_GPTQ]}),
+        "equalize": choice(*variants.values(base, *_EQUALIZATIONS)),
+        "tune.steps": choice(*variants.values(base, *_TUNINGS)),
+        "tune.steps.0.damping": Uniform(
+            0.003, 1.0, log=True, only_if={"tune.steps": list(variants.values(base, *_DAMPED))}
+        ),
     }
     if not powers:
         parameters["scale.weight"] = choice(MinMax(), MinMSE())
@@ -298,32 +304,9 @@ def _parameters(build: TargetRecipes, starts: tuple[str, ...]) -> dict[str, Para
     return parameters
 
 
-def _ranges(*, powers: bool) -> tuple[Any, ...]:
-    after = MinMSE(after_functions=True)
-    if powers:
-        return (MinMSE(), after, BestPercentile(), Percentile())
-    return (MinMax(), after, MinMSE(), BestPercentile(), Percentile(), Entropy())
-
-
-def _equalizations(base: Recipe) -> Iterator[EqualizeOptions]:
-    if base.equalize.smooth is not None:
-        yield _without_smoothing(base)
-    yield EqualizeOptions()
-    yield EqualizeOptions(CrossLayer())
-    yield EqualizeOptions(smooth=SmoothQuant())
-    yield EqualizeOptions(CrossLayer(), smooth=SmoothQuant())
-    if isinstance(base.plan.weight.granularity, PerTensor) and base.plan.weight.dtype.is_integer:
-        # Per-channel weights already have a scale for each channel, so groups would not change the model.
-        yield EqualizeOptions(CrossLayer(), groups=ChannelGroups())
-
-
-def _without_smoothing(base: Recipe) -> EqualizeOptions:
-    """Return the equalization of a recommended recipe where `quantize` finds that SmoothQuant does not help."""
-    return replace(base.equalize, smooth=None)
-
-
-def _one_change_at_a_time(parameters: Mapping[str, Parameter], start: Assignment) -> Iterator[Assignment]:
+def _one_change_at_a_time(parameters: Mapping[str, Parameter], start: Assignment, base: Recipe) -> Iterator[Assignment]:
     """Yield assignments that differ from a recipe in one thing, what helped most on other models first."""
+    trained, damped = variants.values(base, *_TRAINED), variants.values(base, *_DAMPED)
     if LAYERS in parameters:
         for kind in (WIDE, FLOAT):
             if kind in parameters[LAYERS].values:  # type: ignore[union-attr]  # it is a Choice
@@ -332,11 +315,11 @@ def _one_change_at_a_time(parameters: Mapping[str, Parameter], start: Assignment
         if name not in parameters:
             continue
         for value in parameters[name].values[1:]:  # type: ignore[union-attr]  # it is a Choice
-            if name == "tune.steps" and value in _TRAINED:
+            if name == "tune.steps" and value in trained:
                 continue
             changed = {**start, name: value}
             if value == Percentile():
                 changed["scale.activation.percentile"] = 99.99
-            if value in (_GPTQ, _PLAIN_GPTQ):
+            if value in damped:
                 changed["tune.steps.0.damping"] = value[0].damping
             yield changed

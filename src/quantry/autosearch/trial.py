@@ -20,7 +20,7 @@ FLOAT_MODEL = -2
 
 _MAPPINGS = ("assignment", "objectives", "computed", "scores")
 _RESULT = (
-    *("state", "score", "interval", "samples", "objectives", "error", "seconds", "computed", "reused"),
+    *("state", "score", "interval", "samples", "objectives", "error", "error_type", "seconds", "computed", "reused"),
     *("content", "same_as", "worker_died", "scores"),
 )
 _NAME_SUFFIX = "-found-by-search"
@@ -48,6 +48,7 @@ class Trial:
         accepted: Evaluated in full and within tolerance.
         objectives: Objective names to values, including accuracy.
         error: Why it failed.
+        error_type: Name of the class of that error; empty if it did not fail.
         seconds: How long it took.
         computed: Stages that ran for it, with their seconds.
         reused: Stages whose results came from the store; with several tuning steps, tune may be in both.
@@ -71,6 +72,7 @@ class Trial:
     accepted: bool = False
     objectives: Mapping[str, float] = field(default_factory=lambda: _EMPTY)
     error: str | None = None
+    error_type: str = ""
     seconds: float = 0.0
     computed: Mapping[str, float] = field(default_factory=lambda: _EMPTY)
     reused: tuple[str, ...] = ()
@@ -175,12 +177,11 @@ def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
 def found_recipe(recipe: Recipe) -> Recipe:
     """Return the recipe of a trial as `quantize` must run it to write the same model.
 
-    It has a name that tells it from the preset that the search started from, and replaces nothing that the trial did
-    not replace.
+    It has a name that tells it from the preset that the search started from.
 
     Example:
         >>> found_recipe(Recipe(name="XINT8")).name
         'XINT8-found-by-search'
     """
     name = recipe.name if recipe.name.endswith(_NAME_SUFFIX) else f"{recipe.name}{_NAME_SUFFIX}"
-    return replace(recipe, name=name, evaluate=replace(recipe.evaluate, fall_back=False, faster_in_float=False))
+    return replace(recipe, name=name)

@@ -111,7 +111,8 @@ class TrialRunner:
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                 with disk_errors(self.context.directory.path):
                     raise
-            finished = trial.failed(f"{type(error).__name__}: {error}", seconds=0.0)
+            kind = type(error).__name__
+            finished = trial.failed(f"{kind}: {error}", error_type=kind, seconds=0.0)
         finally:
             self._release()
         seconds = finished.seconds + time.perf_counter() - started

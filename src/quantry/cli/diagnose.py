@@ -23,7 +23,7 @@ from quantry.recipe.json_result import Count, JsonResult, Share
 from quantry.recipe.option_fields import option
 
 if TYPE_CHECKING:
-    from quantry.auto import Fixed, OutcomeFacts
+    from quantry.auto import AutoFacts, FixResult
     from quantry.diagnosis import CalibrationCheck, Diagnosis
     from quantry.diagnosis.counterfactual import Rest
     from quantry.diagnosis.evidence import Fall, Finding
@@ -142,7 +142,7 @@ class DiagnosisResult(JsonResult):
     rest: "Rest | None"
     calibration: CalibrationResult | None
     falls: "tuple[Fall, ...]"
-    fixed: "OutcomeFacts | None"
+    fixed: "AutoFacts | None"
     written: tuple[Path, ...]
 
 
@@ -264,7 +264,7 @@ def _recipe(name: str | None, target: str | None) -> Recipe:
     return from_plain(json.loads(written))
 
 
-def _show(diagnosis: "Diagnosis", fixed: "Fixed | None", written: tuple[Path, ...]) -> None:
+def _show(diagnosis: "Diagnosis", fixed: "FixResult | None", written: tuple[Path, ...]) -> None:
     from quantry.cli.quantize_summary import steps_table
     from quantry.diagnosis.diagnosis import outputs_line
 
@@ -322,8 +322,8 @@ def _check_calibration(result: "QuantizationResult") -> None:
     out.result(CalibrationResult.of_check(check), ExitCode.NOT_GOOD_ENOUGH if check.findings else ExitCode.GOOD)
 
 
-def _result(diagnosis: "Diagnosis", fixed: "Fixed | None", written: tuple[Path, ...]) -> DiagnosisResult:
-    from quantry.auto import outcome_facts
+def _result(diagnosis: "Diagnosis", fixed: "FixResult | None", written: tuple[Path, ...]) -> DiagnosisResult:
+    from quantry.auto import auto_facts
 
     closeness, calibration = diagnosis.closeness, diagnosis.calibration
     return DiagnosisResult.of(
@@ -335,6 +335,6 @@ def _result(diagnosis: "Diagnosis", fixed: "Fixed | None", written: tuple[Path, 
             CauseFinding.of(finding, fixes=tuple(fix.label for fix in finding.fixes)) for finding in diagnosis.findings
         ),
         calibration=None if calibration is None else CalibrationResult.of_check(calibration),
-        fixed=None if fixed is None else outcome_facts(fixed.result.auto),
+        fixed=None if fixed is None else auto_facts(fixed.result.auto),
         written=written,
     )

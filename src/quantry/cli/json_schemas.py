@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
-from quantry.auto import OutcomeFacts
+from quantry.auto import AutoFacts
 from quantry.cli import cache, recipe
 from quantry.cli.check import CheckResult
 from quantry.cli.compare import CompareResult, PairResult
@@ -63,7 +63,7 @@ _RESULTS: dict[str, Any] = {
 }
 
 # Commands import these when they run, and name them in annotations only.
-_IMPORTED_ON_USE = (Accumulator, Fall, Latency, NodeOverview, OutcomeFacts, PlacedNode, Rest, StoreUsage, Violation)
+_IMPORTED_ON_USE = (Accumulator, Fall, Latency, NodeOverview, AutoFacts, PlacedNode, Rest, StoreUsage, Violation)
 
 
 class _ResultSchemas(TypeSchemas):

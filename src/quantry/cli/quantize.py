@@ -127,7 +127,7 @@ def quantize(
     if options is not None and data is None:
         raise RecipeError("image options need --data, got none; random data are not images")
     # Imported only now, so that a misspelt argument is reported at once.
-    from quantry.auto import AutoInputs, find_effort
+    from quantry.auto import AutoInputs, AutoResult, find_effort
     from quantry.targets import find_target
 
     effort, target = find_effort(arguments.effort), None if arguments.target is None else find_target(arguments.target)
@@ -153,7 +153,7 @@ def quantize(
     advice = _next_command(model, written[0], data, images) if is_written else ""
     summary = Summary(result, written, arguments.evaluate, notes, compared_on, useless, advice)
     out = current_output()
-    if warning := slow or result.slow_because:
+    if warning := slow or (result.auto.slow_because if isinstance(result, AutoResult) else None):
         out.answer.print(f"[bold yellow]{escape(warning)}[/]", soft_wrap=True)
     show(out, summary)
     out.result(quantize_result(model, summary), ExitCode.GOOD if is_written else ExitCode.NOT_GOOD_ENOUGH)

@@ -14,13 +14,10 @@ from quantry.notes import Note, NoteKind, grouped_notes
 from quantry.recipe.json_result import Count, Interval, JsonResult, Size
 
 if TYPE_CHECKING:
-    from quantry.auto import Outcome, OutcomeFacts
+    from quantry.auto import AutoFacts, AutoReport
     from quantry.evaluate import Latency, Quality
     from quantry.memo import Trace
     from quantry.quantization import QuantizationResult
-
-_FAR_OFF = 10.0
-"""SQNR in dB; below it, the noise has more than 30 % of the amplitude of the output."""
 
 _REASONS = 8
 
@@ -147,7 +144,7 @@ class QuantizeResult(JsonResult):
     float_because: tuple[FloatReason, ...]
     evaluation: EvaluationEntry | None
     notes: tuple[str, ...]
-    auto: "OutcomeFacts | None"
+    auto: "AutoFacts | None"
     stages: tuple[StageRun, ...]
 
 
@@ -214,7 +211,8 @@ def show(output: Output, summary: Summary) -> None:
         console.print(_evaluation_table(result, summary.compared_on))
     for text in map(str, summary.notes) if output.verbose else grouped_notes(_unseen(summary.notes, output)):
         output.item("  note: ", text)
-    output.item("  time: ", _times(result.trace, verbose=output.verbose))
+    waited = f"{result.auto.seconds:.1f} s; " if isinstance(result, AutoResult) else ""
+    output.item("  time: ", waited + _times(result.trace, verbose=output.verbose, total=not waited))
     if summary.useless is not None:
         written = "it was written because of --force" if summary.written else "no model was written; --force writes it"
         output.warn(f"the quantized model is useless: {summary.useless}; {written}")
@@ -233,17 +231,17 @@ def show(output: Output, summary: Summary) -> None:
 
 def _quality(summary: Summary) -> "Quality | None":
     """Return how close the model is to the float model; None if it was not measured."""
-    from quantry.auto import AutoResult, held_out_quality
+    from quantry.auto import AutoResult, final_quality
     from quantry.evaluate import quality
 
     result = summary.result
     if isinstance(result, AutoResult):
-        return held_out_quality(result.auto)
+        return final_quality(result.auto)
     score = result.evaluation.metrics.get("sqnr") if summary.evaluate and summary.useless is None else None
     return None if score is None else quality(score.value, where=summary.compared_on)
 
 
-def _times(trace: "Trace", *, verbose: bool) -> str:
+def _times(trace: "Trace", *, verbose: bool, total: bool) -> str:
     """Return how long the stages took: the longest ones, or with ``--verbose`` every run in order."""
     if verbose:
         runs = (
@@ -258,7 +256,8 @@ def _times(trace: "Trace", *, verbose: bool) -> str:
     longest = [f"{stage} {spent:.1f} s" for stage, spent in ordered if spent >= _SHOWN_SECONDS]
     reused = sum(entry.outcome != "computed" for entry in trace.entries)
     reuse = (f"{reused} of {len(trace.entries)} steps reused",) if reused else ()
-    return "; ".join((f"{sum(seconds.values()):.1f} s", *((", ".join(longest),) if longest else ()), *reuse))
+    sums = (f"{sum(seconds.values()):.1f} s",) if total else ()
+    return "; ".join((*sums, *((", ".join(longest),) if longest else ()), *reuse))
 
 
 def _unseen(notes: tuple[Note, ...], output: Output) -> tuple[Note, ...]:
@@ -274,7 +273,7 @@ def quantize_result(model: Path, summary: Summary) -> QuantizeResult:
         model: The float model.
         summary: The summary.
     """
-    from quantry.auto import AutoResult, outcome_facts
+    from quantry.auto import AutoResult, auto_facts
 
     result = summary.result
     plan = result.plan
@@ -287,7 +286,7 @@ def quantize_result(model: Path, summary: Summary) -> QuantizeResult:
         float_because=tuple(FloatReason(reason, len(nodes)) for reason, nodes in plan.float_because.items()),
         evaluation=_evaluation(summary) if summary.evaluate else None,
         notes=tuple(map(str, summary.notes)),
-        auto=outcome_facts(result.auto) if isinstance(result, AutoResult) else None,
+        auto=auto_facts(result.auto) if isinstance(result, AutoResult) else None,
         stages=tuple(map(StageRun.of, result.trace.entries)),
     )
 
@@ -300,38 +299,48 @@ def _evaluation(summary: Summary) -> EvaluationEntry:
     return EvaluationEntry.of(evaluation, compared_on=summary.compared_on, metrics=metrics)
 
 
-def steps_table(outcome: "Outcome") -> Table:
-    """Return what auto tried, with the gain of each step.
+def steps_table(report: "AutoReport") -> Table:
+    """Return what auto tried, what each row is compared with, and last the figures of the written model.
 
     Args:
-        outcome: What auto found.
+        report: What auto found.
     """
-    table = Table(title=f"tried, compared on {outcome.compared} held-out samples")
-    for heading in ("tried", "dB", "gain", "agreement", ""):
-        table.add_column(heading, justify="left" if heading in ("tried", "") else "right")
-    for step in outcome.steps:
+    table = Table(title=f"tried, compared on {report.compared} held-out samples")
+    for heading in ("", "tried", "dB", "gain", "over", "agreement", ""):
+        table.add_column(heading, justify="left" if heading == "tried" else "right")
+    rows = {step.label: str(number) for number, step in enumerate(report.steps, 1)}
+    for number, step in enumerate(report.steps, 1):
         table.add_row(
+            str(number),
             escape(step.label),
             "failed" if step.decibels is None else f"{step.decibels:.2f}",
             "" if step.gain is None else f"{step.gain:+.2f}",
+            rows.get(step.compared_with, ""),
             "" if step.agreement is None else f"{step.agreement:.1%}",
             "kept" if step.accepted else "",
         )
+    final = report.reported
+    if final is not None:
+        agreement = "" if final.mean_agreement is None else f"{final.mean_agreement:.1%}"
+        table.add_section()
+        label = f"the written model, on {len(final.decibels)} samples that chose nothing"
+        table.add_row("", label, f"{final.mean_decibels:.2f}", "", "", agreement, "")
     return table
 
 
 def _alarm(result: "QuantizationResult") -> tuple[Note, ...]:
     """Return advice if the quantized model is too far from the float model to be useful."""
+    from quantry.evaluate.levels import FAR, level_of
+
     score = result.evaluation.metrics.get("sqnr")
-    if score is None or not score.value < _FAR_OFF:
+    if score is None or level_of(score.value) is not FAR:
         return ()
     note = Note.of(
-        "the outputs differ a lot from those of the float model: SQNR is {sqnr:.1f} dB, below {limit:.0f}. --report "
+        "the outputs differ a lot from those of the float model: SQNR is {sqnr:.1f} dB. --report "
         "shows where accuracy is lost; recommended-npu-mixed and recommended-cpu lose less than 8 bits with "
         "power-of-two scales; `quantry search --space accuracy` tries more",
         NoteKind.IMPORTANT,
         sqnr=score.value,
-        limit=_FAR_OFF,
     )
     return (note,)
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from quantry.data.arrays import SequenceSource
 from quantry.data.calibration_data import CalibrationData
-from quantry.diagnosis.evidence import GOOD_SQNR, HARMED_SQNR
 from quantry.errors import QuantryError
+from quantry.evaluate.levels import AS_GOOD, CERTAIN, VERY_CLOSE
 from quantry.evaluate.metrics.metric import pair_outputs
 from quantry.evaluate.output_layout import OutputLayout
 from quantry.evaluate.tasks.float_agreement import Closeness
@@ -36,10 +36,6 @@ _JOINING = of_family(Family.JOIN)
 
 Outputs = list[dict[str, NDArray[Any]]]
 
-# The simulation rounds what the plan rounds. Formats that compute otherwise, such as scales found at run time, differ
-# from it by more than this, and then nothing is known about their causes.
-_SIMULATED_WITHIN = 1.0
-
 # The least share of the largest range for which a channel gets a scale; below it a channel is as good as zero.
 _TINY = 1e-6
 
@@ -49,7 +45,7 @@ class Gain:
     """What the outputs gain.
 
     Attributes:
-        decibels: Gain of the signal-to-noise ratio in dB, ignoring what is above `GOOD_SQNR`.
+        decibels: Gain of the signal-to-noise ratio in dB, ignoring what is above `AS_GOOD.decibels`.
         agreement: Gain of the share of decisions that are those of the float model; 0 without decisions.
     """
 
@@ -73,7 +69,7 @@ class Rest:
 
     def __str__(self) -> str:
         line = f"without rounding these tensors the outputs would keep {self.decibels:.1f} dB"
-        if self.decibels >= HARMED_SQNR or self.float_weights is None or self.float_activations is None:
+        if self.decibels >= VERY_CLOSE.decibels or self.float_weights is None or self.float_activations is None:
             return line
         return (
             f"{line}; the rest is rounding in general: {self.float_weights:.1f} dB with weights in float, "
@@ -108,7 +104,7 @@ class Counterfactual:
     def is_able(self) -> bool:
         """Whether the simulation computes what the written model computes."""
         base = self._base
-        return base is not None and abs(base.mean_decibels - self._emitted) <= _SIMULATED_WITHIN
+        return base is not None and abs(base.mean_decibels - self._emitted) <= CERTAIN
 
     def without_rounding(self, tensors: Iterable[str]) -> Gain | None:
         """Return the gain if activations, weights or biases are not rounded; None if it cannot be measured."""
@@ -280,7 +276,7 @@ def _gain(before: Closeness | None, after: Closeness | None) -> Gain | None:
     if before is None or after is None:
         return None
     agreed = [(one.mean_agreement or 0.0) for one in (after, before)]
-    capped = [float(np.minimum(one.decibels, GOOD_SQNR).mean()) for one in (after, before)]
+    capped = [float(np.minimum(one.decibels, AS_GOOD.decibels).mean()) for one in (after, before)]
     return Gain(capped[0] - capped[1], agreed[0] - agreed[1])
 
 

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from quantry.diagnosis.calibration import CalibrationCheck, check_calibration
 from quantry.diagnosis.causes import find_causes
 from quantry.diagnosis.counterfactual import Counterfactual, Rest
-from quantry.diagnosis.evidence import GOOD_SQNR, Evidence, Fall, Finding, counted, sentence
+from quantry.diagnosis.evidence import Evidence, Fall, Finding, counted, sentence
 from quantry.diagnosis.fix import Fix
 from quantry.diagnosis.general_fixes import general_fixes, with_pieces
 from quantry.diagnosis.tensor_health import TensorHealth, tensor_health
 from quantry.errors import RecipeError
 from quantry.evaluate.decisions import output_decibels
+from quantry.evaluate.levels import AS_GOOD
 from quantry.evaluate.measured_errors import measured_errors
 from quantry.evaluate.metrics.metric import Pair, pair_outputs
 from quantry.evaluate.output_layout import OutputLayout, output_layout
@@ -212,7 +213,7 @@ def find_falls(model: ir.Model, gathered: Mapping[str, float]) -> tuple[Fall, ..
             if not output.name:
                 continue
             after = known[output.name] = gathered.get(output.name, before)
-            lost = min(before, GOOD_SQNR) - min(after, GOOD_SQNR)
+            lost = min(before, AS_GOOD.decibels) - min(after, AS_GOOD.decibels)
             if lost > 0 and output.name in gathered:
                 falls.append(Fall(node.name or "", node.op_type, output.name, before, after, lost))
     return tuple(sorted(falls, key=lambda fall: -fall.lost)[:_SHOWN_FALLS])

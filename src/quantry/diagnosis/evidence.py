@@ -7,21 +7,13 @@ import onnx_ir as ir
 
 from quantry.diagnosis.fix import Fix, node_name
 from quantry.diagnosis.tensor_health import TensorHealth
+from quantry.evaluate.levels import VERY_CLOSE
 from quantry.evaluate.measured_errors import MeasuredError
 from quantry.facts.operators import LINEAR
 from quantry.graph.edit import is_channel_product
 from quantry.graph.quant_plan import QuantPlan
 from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import Recipe
-
-GOOD_SQNR = 40.0
-"""dB; losses above it are ignored, because more precision would not change the result."""
-
-HARMED_SQNR = 30.0
-"""dB of accumulated error below which a layer's result needs an explanation."""
-
-POOR_SQNR = 20.0
-"""dB below which a tensor alone is reported: an eighth of the usual 8-bit resolution is lost."""
 
 _NAMED = 5
 _SHOWN_COST = 0.05
@@ -75,7 +67,7 @@ class Fall:
         tensor: Its output.
         before: SQNR in dB of its worst input; infinite if all inputs are exact.
         after: SQNR in dB of its output.
-        lost: dB lost in this node, ignoring losses above `GOOD_SQNR`.
+        lost: dB lost in this node, ignoring losses above `AS_GOOD.decibels`.
     """
 
     node: str
@@ -130,7 +122,7 @@ class Evidence:
     def is_harmed(self, tensor: str | None) -> bool:
         """Whether so much error has accumulated in a tensor that it needs an explanation."""
         error = self.errors.get(tensor or "")
-        return error is not None and error.sqnr < HARMED_SQNR
+        return error is not None and error.sqnr < VERY_CLOSE.decibels
 
     def producers(self, tensors: Sequence[str], limit: int = 3) -> tuple[str, ...]:
         """Return the quantized nodes that compute tensors, by the names under which a selection finds them.

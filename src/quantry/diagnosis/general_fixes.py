@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from quantry.diagnosis.causes import NOTABLE_GAIN, worth
+from quantry.diagnosis.causes import worth
 from quantry.diagnosis.causes.coarse_outputs import last_node_fixes
 from quantry.diagnosis.causes.uneven_sums import float_sum_fixes
 from quantry.diagnosis.causes.unexplained import fall_fixes
@@ -18,6 +18,7 @@ from quantry.diagnosis.fix import (
     is_rounded_again,
     node_name,
 )
+from quantry.evaluate.levels import NOTABLE
 from quantry.graph.edit import is_learned, products_after
 
 # Layers at the beginning that stay float leave the rest of the model in one piece, which a layer in the middle does
@@ -100,7 +101,7 @@ def _promising(fixes: Iterable[Fix]) -> Iterator[Fix]:
     worthwhile = [
         fix
         for fix in known
-        if fix.expected is None or (fix.expected >= NOTABLE_GAIN and (not fix.depth or fix.depth >= few))
+        if fix.expected is None or (fix.expected >= NOTABLE and (not fix.depth or fix.depth >= few))
     ]
 
     def rank(fix: Fix) -> float:
@@ -120,7 +121,7 @@ def _suffices(fewer: Fix, fix: Fix) -> bool:
     """Whether a fix with only some of the float nodes of another one is expected to gain as much."""
     if fewer.expected is None or fix.expected is None or not fewer.float_nodes:
         return False
-    return set(fewer.float_nodes) < set(fix.float_nodes) and fix.expected < fewer.expected + NOTABLE_GAIN
+    return set(fewer.float_nodes) < set(fix.float_nodes) and fix.expected < fewer.expected + NOTABLE
 
 
 def _elbow(first: Sequence[Fix]) -> int:

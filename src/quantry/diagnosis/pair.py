@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from quantry.diagnosis.diagnosis import find_falls
 from quantry.diagnosis.evidence import Fall
 from quantry.errors import DataError
+from quantry.evaluate.levels import BIT, DIFFERENT, HALF_BIT
 from quantry.evaluate.measured_errors import MeasuredError, measured_errors
 from quantry.graph.load import ModelLike, read_model
 from quantry.graph.passes.infer_shapes import infer_shapes
@@ -23,11 +24,6 @@ from quantry.targets.compare import ModelComparison, compare_models, runnable
 
 SAMPLES = 8
 """Samples that are run by default; errors of tensors vary little between them."""
-
-
-# In dB. A factor per channel gains less than the first by chance, because it also fits the noise. The outputs must be
-# better than the tensor by the second, and good in themselves: a wrong scale that nothing undoes ruins them too.
-_EQUALIZED, _UNDONE, _GOOD_OUTPUTS = 6.0, 3.0, 10.0
 
 
 @dataclass(frozen=True)
@@ -102,7 +98,7 @@ def _undisguised(error: MeasuredError, kept: float) -> float:
         error: The error of the tensor.
         kept: Signal-to-noise ratio of the outputs in dB.
     """
-    is_equalized = error.rescaled > error.sqnr + _EQUALIZED and kept > max(error.sqnr + _UNDONE, _GOOD_OUTPUTS)
+    is_equalized = error.rescaled > error.sqnr + BIT and kept > max(error.sqnr + HALF_BIT, DIFFERENT.decibels)
     return error.rescaled if is_equalized else error.sqnr
 
 

@@ -5,14 +5,13 @@ from quantry.evaluate.comparison import bootstrap_interval
 from quantry.evaluate.evaluation import Evaluation, MetricScore
 from quantry.evaluate.guard import GuardReport, guard
 from quantry.evaluate.latency import Latency, measure_latency
+from quantry.evaluate.levels import Quality, quality
 from quantry.evaluate.metrics import METRICS, Metric, find_metric
 from quantry.evaluate.stage import evaluate
 from quantry.evaluate.texts import (
     UNITS,
-    Quality,
     bytes_text,
     objective_text,
-    quality,
     score_text,
     score_texts,
     size_text,

@@ -3,7 +3,7 @@
 Every rounded tensor loses a share of its power that is known from statistics, before anything runs. If all these shares
 reached the outputs, their sum would be the noise there. Real networks do better: noise is averaged and partly cut off.
 A bad result that is clearly worse than this pessimistic sum is broken by something that no statistics show, such as a
-division by a rounded zero, and a result below `_USELESS` is of little use whatever the cause.
+division by a rounded zero, and a result below the level `DIFFERENT` is of little use whatever the cause.
 """
 
 import math
@@ -15,6 +15,7 @@ import numpy as np
 
 from quantry.data.calibration_data import CalibrationData
 from quantry.evaluate.arithmetic import EXACT, Arithmetic
+from quantry.evaluate.levels import BIT, CLOSE, DIFFERENT, HALF_BIT
 from quantry.evaluate.measured_errors import measured_errors
 from quantry.evaluate.stage import evaluate, machine_environment
 from quantry.graph.float_model import FloatModel
@@ -28,17 +29,6 @@ from quantry.numerics.tensor_params import QuantParams
 from quantry.observe import Statistics
 from quantry.recipe import EvaluateOptions
 from quantry.scale.values import BinnedValues
-
-_USELESS = 6.0
-"""Signal-to-noise ratio in dB below which outputs have little in common with those of the float model."""
-
-_DOUBTFUL = 15.0
-_MARGIN = 6.0
-"""Below `_DOUBTFUL` dB, a result may be at most `_MARGIN` dB below the pessimistic sum of all rounding errors."""
-
-_LOST = 3.0
-"""A tensor whose ratio is this many dB below that of everything it is computed from is where the signal is lost."""
-
 
 _CLEAN = 60.0
 """Ratios above this are as good as perfect."""
@@ -101,7 +91,8 @@ def guard(
     scores = [row["sqnr"].value for row in compared.outputs.values()] or [math.inf]
     sqnr = min(-math.inf if math.isnan(score) else score for score in scores)
     expected = -10 * math.log10(max(sum(_lost_shares(rewritten, *planned, statistics)), 1e-12))
-    if sqnr >= min(_DOUBTFUL, max(_USELESS, expected - _MARGIN)):
+    # A model that is not close may be at most one bit below the pessimistic sum of all rounding errors.
+    if sqnr >= min(CLOSE.decibels, max(DIFFERENT.decibels, expected - BIT)):
         return GuardReport(sqnr, expected)
     tensor = _where_lost(rewritten, quantized, planned[0], data, arithmetic)
     message = (
@@ -148,7 +139,8 @@ def _where_lost(
     graph = model.model.graph
     names = [output.name or "" for node in graph for output in node.outputs if output.name]
     errors = measured_errors(model.model, quantized.model, names, data, 2, arithmetic.open)
-    worst, tensor = _LOST, ""
+    # The signal is lost where half a bit less is left than in everything that a tensor is computed from.
+    worst, tensor = HALF_BIT, ""
     known: dict[str, float] = {}
     for node in graph:
         read = (value.name for value in node.inputs if value is not None)

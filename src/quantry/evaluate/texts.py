@@ -1,7 +1,6 @@
 """Scores, sizes and speeds as texts, the same in terminals, pages and notebooks."""
 
 import math
-from dataclasses import dataclass
 
 UNITS = {"sqnr": "dB", "psnr": "dB"}
 """Units of metrics that have one."""
@@ -95,70 +94,3 @@ def objective_text(name: str, value: float | None) -> str:
     if value is None:
         return ""
     return f"{value / 1e3:,.1f} kB" if name == "size" else f"{value:.2f} ms" if name == "latency" else f"{value:.4g}"
-
-
-@dataclass(frozen=True)
-class Quality:
-    """How close a quantized model is to the float model, for a reader who knows no decibels.
-
-    Attributes:
-        level: ``good``, ``fair`` or ``bad``.
-        words: The same in a few words.
-        evidence: The numbers that show it, as a sentence.
-    """
-
-    level: str
-    words: str
-    evidence: str
-
-    def __str__(self) -> str:
-        return f"{self.words}: {self.evidence}"
-
-
-# The least decibels and the least share of equal decisions of each level. At 30 dB the error is 3 % of the signal, at
-# 20 dB 10 %, at 5 dB 56 %. The limits follow from some fifty quantized models with labels (benchmarks/README.md): all
-# that are close keep 98 % of the float metric or more. Between 5 and 20 dB detectors and sentence encoders keep 93 to
-# 101 %, and classifiers 77 to 99 %, which only labels tell apart. Below that, most lose a tenth to everything.
-_LEVELS = (
-    (30.0, 0.97, "good", "very close to {}"),
-    (20.0, 0.90, "good", "close to {}"),
-    (5.0, 0.40, "fair", "different from {}, measure it on labelled data before use"),
-    (-math.inf, 0.0, "bad", "far from {}, expect to lose accuracy"),
-)
-
-
-def quality(
-    decibels: float, agreement: float | None = None, where: str = "", reference: str = "the float model"
-) -> Quality:
-    """Return how close a quantized model is to the float model.
-
-    Args:
-        decibels: Signal-to-noise ratio of the outputs.
-        agreement: Share of the samples whose decision is the float model's; None for outputs without decisions.
-        where: What both were measured on, such as "20 held-out samples".
-        reference: What the model is compared with.
-
-    Example:
-        >>> print(quality(32.2, 0.95, "20 samples").evidence)
-        the error is 2.5 % of the outputs (32.2 dB), and 95.0 % of the decisions on 20 samples are the same
-        >>> print(quality(4.0))
-        far from the float model, expect to lose accuracy: the error is 63 % of the outputs (4.0 dB)
-    """
-    known = 1.0 if agreement is None else agreement
-    # NaN is above no limit and therefore bad.
-    found = (row[2:] for row in _LEVELS if decibels >= row[0] and known >= row[1])
-    level, words = next(found, _LEVELS[-1][2:])
-    error = (
-        "the outputs are equal"
-        if decibels == math.inf
-        else f"the error is {_percent(10 ** (-decibels / 20))} of the outputs ({decibels:.1f} dB)"
-    )
-    measured = f" on {where}" if where else ""
-    decisions = "" if agreement is None else f", and {100 * agreement:.1f} % of the decisions{measured} are the same"
-    return Quality(level, words.format(reference), error + (decisions or measured))
-
-
-def _percent(share: float) -> str:
-    """Return a share with two digits that matter."""
-    percent = 100 * share
-    return f"{percent:.2g} %" if percent < 10 else f"{percent:.0f} %"

@@ -29,6 +29,8 @@ _LOG = logging.getLogger("quantry")
 
 _REMOVED: Mapping[str, str] = {
     "recipe.equalize.absorb": "high-bias absorption changed no measured model and was removed",
+    "recipe.evaluate.fall_back": "a recipe runs as it is; the recipe `auto` tries simpler ones",
+    "recipe.evaluate.faster_in_float": "a recipe runs as it is; the recipe `auto` measures what is faster in float",
     "recipe.equalize.split": "outlier splitting was removed; `groups` gains more for the same weights",
 }
 """Options that older recipe files still have, which are ignored, and why."""

@@ -295,17 +295,11 @@ class EvaluateOptions(Checked):
         metrics: Names of built-in metrics that compare float and quantized outputs.
         latency_runs: Timed runs of each model, interleaved; 0 measures no latency.
         guard: Samples on which every result is compared with the float model, to warn if it is broken; 0 is off.
-        fall_back: Whether a simpler recipe replaces this one if it is better on these samples: without tuning, without
-            SmoothQuant or without equalization.
-        faster_in_float: Whether nodes stay float that the target computes slower with integers on this machine, if the
-            model gains speed and accuracy; only for targets whose backend measures times here.
     """
 
     metrics: tuple[str, ...] = ("l2", "cosine", "sqnr")
     latency_runs: int = 0
     guard: int = 4
-    fall_back: bool = False
-    faster_in_float: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,7 +6,7 @@ from quantry.recipe.equalization import CrossLayer, EqualizeOptions, FitPowers, 
 from quantry.recipe.methods import MinMSE
 from quantry.recipe.mixing import LayerTarget, MixedPrecision, MixOptions, SizeShare, TensorShare
 from quantry.recipe.npu import NpuConversions
-from quantry.recipe.options import EvaluateOptions, ScaleOptions
+from quantry.recipe.options import ScaleOptions
 from quantry.recipe.recipe import Recipe
 from quantry.recipe.tensor_spec import (
     DataType,
@@ -23,7 +23,6 @@ from quantry.recipe.tuning import Gptq, TuneOptions
 # They take a few minutes on two cores for a CNN of five million parameters and fifty images, in proportion to both.
 # 64 samples: more barely change means and Gram matrices and cost time in proportion. Damping 0.1: detectors want a
 # little more than the usual 0.01, classifiers a little less.
-_FALL_BACK = EvaluateOptions(fall_back=True, faster_in_float=True)
 _GPTQ = TuneOptions((Gptq(samples=64, damping=0.1),))
 
 
@@ -40,7 +39,6 @@ def _npu(plain: Recipe) -> Recipe:
         plan=replace(plain.plan, float_residuals=True, float_final_pools=True),
         scale=replace(plain.scale, activation=MinMSE(after_functions=True)),
         tune=_GPTQ,
-        evaluate=_FALL_BACK,
     )
 
 
@@ -82,7 +80,6 @@ def _cpu(plain: Recipe) -> Recipe:
         plan=replace(plain.plan, float_residuals=True),
         scale=replace(plain.scale, activation=MinMSE(after_functions=True), keep_levels=True),
         tune=_GPTQ,
-        evaluate=_FALL_BACK,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from quantry.auto import AutoResult, OutcomeFacts, held_out_quality, outcome_facts
+from quantry.auto import AutoFacts, AutoResult, auto_facts, final_quality
 from quantry.diagnosis import Diagnosis
 from quantry.diagnosis.evidence import counted
 from quantry.errors import QuantryError
@@ -51,7 +51,7 @@ class ReportFacts:
         declined: Reasons with the nodes that stayed float.
         notes: Messages for the user.
         trace: Rows of the trace: stage, outcome, seconds.
-        auto: What the recipe "auto" tried, see `quantry.auto.outcome_facts`; None for other recipes.
+        auto: What the recipe "auto" tried, see `quantry.auto.auto_facts`; None for other recipes.
         calibration: What is known about the calibration data, one line each.
         rest: What the outputs would keep without the causes, in words; empty if unknown.
         quality: How close the model is to the float model.
@@ -79,7 +79,7 @@ class ReportFacts:
     quality: Quality
     pictures: tuple[Plain, ...] = ()
     placement: tuple[Plain, ...] = ()
-    auto: OutcomeFacts | None = None
+    auto: AutoFacts | None = None
     calibration: str = ""
     rest: str = ""
     file: str = ""
@@ -138,7 +138,7 @@ def collect_facts(result: QuantizationResult, diagnosis: Diagnosis, title: str) 
         ),
         notes=grouped_notes(result.notes),
         trace=tuple((entry.stage, entry.outcome, f"{entry.seconds:.2f}") for entry in result.trace.entries),
-        auto=outcome_facts(result.auto) if isinstance(result, AutoResult) else None,
+        auto=auto_facts(result.auto) if isinstance(result, AutoResult) else None,
         calibration="" if diagnosis.calibration is None else "\n".join(diagnosis.calibration.lines()),
         rest="" if diagnosis.rest is None else str(diagnosis.rest),
         quality=_quality(result, diagnosis),
@@ -150,7 +150,7 @@ def collect_facts(result: QuantizationResult, diagnosis: Diagnosis, title: str) 
 def _quality(result: QuantizationResult, diagnosis: Diagnosis) -> Quality:
     """Return how close the outputs are, on held-out samples where there are some."""
     if isinstance(result, AutoResult):
-        return held_out_quality(result.auto)
+        return final_quality(result.auto)
     similarity = diagnosis.closeness
     return quality(similarity.mean_decibels, similarity.mean_agreement, counted(len(similarity.decibels), "sample"))
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from quantry.auto import OutcomeFacts
+from quantry.auto import AutoFacts
 from quantry.diagnosis.evidence import sentence
 from quantry.evaluate import UNITS, bytes_text, score_texts, size_text, speed_text
 from quantry.report.facts import Plain, ReportFacts
@@ -87,9 +87,11 @@ def _next(facts: ReportFacts) -> str:
 def _cards(facts: ReportFacts) -> str:
     before, after = facts.sizes
     boxes = []
-    agreement = None if facts.auto is None else facts.auto.agreement.last
+    final = None if facts.auto is None else facts.auto.reported
+    agreement = None if facts.auto is None else facts.auto.agreement.last if final is None else final.agreement
     if facts.auto is not None and agreement is not None:
-        compared = f"of decisions are the float model's on {facts.auto.compared_on} held-out samples"
+        samples = f"{facts.auto.compared_on} held-out" if final is None else f"{final.samples} unseen"
+        compared = f"of decisions are the float model's on {samples} samples"
         boxes.append((f"{agreement:.1%}", compared))
     # Decibels first: they mean the same for every model.
     scores = sorted(facts.scores, key=lambda score: bool(score["name"] != "sqnr"))
@@ -114,13 +116,13 @@ def _score_card(score: Plain) -> tuple[str, str]:
     return f"{value} {UNITS.get(score['name'], '')}".strip(), f"{score['name']}, {better}; {evidence}"
 
 
-def _auto(auto: OutcomeFacts) -> str:
+def _auto(auto: AutoFacts) -> str:
     """Return the steps with their gains, and what further gain would need."""
     rows = (
         (
             escape(step.label) + (f"<br><small>{escape(step.cause)}</small>" if step.cause else ""),
             "failed" if step.decibels is None else f"{step.decibels:.2f}",
-            "" if step.gain is None else f"{step.gain:+.2f}",
+            "" if step.gain is None else f"{step.gain:+.2f} over {escape(step.compared_with)}",
             "" if step.agreement is None else f"{step.agreement:.1%}",
             "" if step.agreement_gain is None else f"{100 * step.agreement_gain:+.1f}",
             "<b>kept</b>" if step.accepted else escape(step.reason) or "not kept",

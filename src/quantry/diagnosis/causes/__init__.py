@@ -20,18 +20,13 @@ from quantry.diagnosis.causes.uneven_sums import uneven_sums
 from quantry.diagnosis.causes.unexplained import unexplained
 from quantry.diagnosis.counterfactual import Counterfactual, Gain
 from quantry.diagnosis.evidence import Evidence, Finding
+from quantry.evaluate.levels import HALF_BIT, NOTABLE
 from quantry.recipe import BiasCorrection
-
-NOTABLE_GAIN = 0.2
-"""dB that the outputs must gain without a cause; runs on other samples differ by about as much."""
 
 # dB that losing all decisions counts for.
 _DECIBELS_OF_DECISIONS = 20.0
 
 _CHEAP = 1.2
-
-# dB from which on a known cause explains a loss.
-_EXPLAINING = 2.0
 
 # With more tensors than this, they are measured together only: each of them costs a run or two.
 _MEASURED_TENSORS = 8
@@ -100,7 +95,7 @@ def find_causes(
         # Without weights: that their rounding shifts means is what the last cause is about.
         blamed = frozenset(name for one in found for name in one.rounded or one.tensors if name not in weights)
         found += list(_findings(cause, evidence, able, blamed))
-    if all(finding.cost is not None and finding.cost < _EXPLAINING for finding in found):
+    if all(finding.cost is not None and finding.cost < HALF_BIT for finding in found):
         # Small causes do not explain a large loss, and then the nodes that lose most say more.
         found += list(_findings(Cause(unexplained), evidence, able, frozenset()))
     # What cannot be measured comes first and keeps the order of the rules.
@@ -174,7 +169,7 @@ def _with_cost(finding: Finding, gain: Gain | None) -> Iterator[Finding]:
 
 
 def _is_notable(gain: Gain | None) -> bool:
-    return gain is None or worth(gain) >= NOTABLE_GAIN
+    return gain is None or worth(gain) >= NOTABLE
 
 
-__all__ = ["CAUSES", "NOTABLE_GAIN", "Cause", "find_causes", "worth"]
+__all__ = ["CAUSES", "Cause", "find_causes", "worth"]

@@ -2,17 +2,15 @@
 
 from collections.abc import Iterator
 
-from quantry.diagnosis.evidence import HARMED_SQNR, Evidence, Finding
+from quantry.diagnosis.evidence import Evidence, Finding
 from quantry.diagnosis.fix import Fix
-
-CONVERSION_SQNR = 35.0
-"""dB of the outputs below which conversions for the target alone reduce accuracy."""
+from quantry.evaluate.levels import AS_GOOD, VERY_CLOSE
 
 
 def conversions(evidence: Evidence) -> Iterator[Finding]:
     """Find outputs that differ between the float model as given and as quantized."""
     inside = bool(evidence.plan.inside)
-    limit = HARMED_SQNR if inside else CONVERSION_SQNR
+    limit = VERY_CLOSE.decibels if inside else AS_GOOD.decibels
     poor = {name: value for name, value in evidence.converted.items() if value < limit}
     if not poor:
         return

@@ -7,6 +7,7 @@ import onnx_ir as ir
 from quantry.diagnosis.evidence import Evidence, Finding, counted
 from quantry.diagnosis.fix import Fix, float_fix, wide_fix
 from quantry.diagnosis.tensor_health import TensorHealth
+from quantry.evaluate.levels import AS_GOOD
 from quantry.facts.operators import ALIGNED
 from quantry.recipe import Recipe
 
@@ -16,7 +17,6 @@ USED_SHARE = 0.5
 SMALL_SHARE = 0.125
 """Fraction of a range in use below which a tensor is always reported."""
 
-_NOTABLE_SQNR = 35.0
 _WIDENED = 3
 _SWITCHES = {name: switch for switch, names in ALIGNED.items() for name in names}
 
@@ -49,7 +49,7 @@ def _is_cause(evidence: Evidence, tensor: TensorHealth) -> bool:
     if used < SMALL_SHARE and tensor.shared_with:
         return True
     before = evidence.errors.get(tensor.name)
-    return used < USED_SHARE and tensor.sqnr < _NOTABLE_SQNR and (before is None or before.sqnr > tensor.sqnr + 1)
+    return used < USED_SHARE and tensor.sqnr < AS_GOOD.decibels and (before is None or before.sqnr > tensor.sqnr + 1)
 
 
 def _partner(model: ir.Model, tensor: TensorHealth, health: dict[str, TensorHealth]) -> tuple[TensorHealth, str] | None:

@@ -7,8 +7,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantry.diagnosis.evidence import HARMED_SQNR, Evidence, Finding
+from quantry.diagnosis.evidence import Evidence, Finding
 from quantry.diagnosis.fix import Fix, float_fix
+from quantry.evaluate.levels import VERY_CLOSE
 from quantry.evaluate.metrics.metric import unlimited_decibels
 from quantry.execute.quantized_view import QuantizedView, Quantizer
 from quantry.recipe import DerivedBias, FloatBias, OwnBias
@@ -75,7 +76,7 @@ def _poor(evidence: Evidence, quantizer: Quantizer, layer: ir.Node) -> _Poor | N
     values = constant.numpy().astype(np.float64)
     noise = np.square(values - quantizer.round(values)).mean()
     sqnr = unlimited_decibels(_power_of_results(evidence, layer, values), float(noise))
-    if sqnr >= HARMED_SQNR:
+    if sqnr >= VERY_CLOSE.decibels:
         return None
     scale = params.scale.astype(np.float64)
     low, high = ((end - params.zero_point) * scale for end in (params.lowest, params.highest))

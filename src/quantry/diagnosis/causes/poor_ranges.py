@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
-from quantry.diagnosis.evidence import HARMED_SQNR, POOR_SQNR, Evidence, Finding, counted, worst_first
+from quantry.diagnosis.evidence import Evidence, Finding, counted, worst_first
 from quantry.diagnosis.fix import Fix, float_fix, wide_fix
 from quantry.diagnosis.tensor_health import TensorHealth
+from quantry.evaluate.levels import CLOSE, HALF_BIT, VERY_CLOSE
 from quantry.facts.operators import operators_where
 from quantry.recipe import MinMax, MinMSE, NonOverflow
 
@@ -13,9 +14,6 @@ OUTLIER_PEAK = 25.0
 
 CUT_OFF = 0.5
 """Fraction of a tensor's own error that comes from values outside of its range, above which the range is too small."""
-
-# dB that a tensor must lose on the evaluation data compared with the calibration data.
-_NOTABLE_LOSS = 3.0
 
 # A range this many times as wide as the values of the evaluation data wastes two bits of eight.
 _STRETCHED = 4.0
@@ -70,9 +68,9 @@ def _cut_off_later(evidence: Evidence) -> Iterator[TensorHealth]:
     squashed = _measured_after_functions(evidence)
     for tensor in evidence.held_out:
         known = before.get(tensor.name)
-        if known is None or tensor.clipped <= CUT_OFF or tensor.name in squashed or tensor.sqnr >= HARMED_SQNR:
+        if known is None or tensor.clipped <= CUT_OFF or tensor.name in squashed or tensor.sqnr >= VERY_CLOSE.decibels:
             continue
-        if known - tensor.sqnr > _NOTABLE_LOSS:
+        if known - tensor.sqnr > HALF_BIT:
             yield tensor
 
 
@@ -84,8 +82,8 @@ def stretched(evidence: Evidence) -> list[TensorHealth]:
         for tensor in evidence.held_out
         if (known := before.get(tensor.name)) is not None
         and tensor.clipped <= CUT_OFF
-        and tensor.sqnr < HARMED_SQNR
-        and known.sqnr - tensor.sqnr > _NOTABLE_LOSS
+        and tensor.sqnr < VERY_CLOSE.decibels
+        and known.sqnr - tensor.sqnr > HALF_BIT
         and known.peak <= OUTLIER_PEAK
         and tensor.range[1] - tensor.range[0] > _STRETCHED * (tensor.seen[1] - tensor.seen[0])
     ]
@@ -132,7 +130,7 @@ def coarse_ranges(evidence: Evidence) -> Iterator[Finding]:
     found = [tensor for tensor in _poor(evidence) if tensor.peak <= OUTLIER_PEAK and tensor.clipped <= CUT_OFF]
     if found:
         yield Finding(
-            f"{counted(len(found), 'activation')} with less than {POOR_SQNR:.0f} dB, without any outlier",
+            f"{counted(len(found), 'activation')} with less than {CLOSE.decibels:.0f} dB, without any outlier",
             worst_first(found),
             "their range or type is the cause: a shared range, a power-of-two scale that just misses, or too few bits",
             _more(evidence, found),
@@ -148,7 +146,7 @@ def _more(evidence: Evidence, found: list[TensorHealth]) -> tuple[Fix, ...]:
 
 def _poor(evidence: Evidence) -> list[TensorHealth]:
     squashed = _measured_after_functions(evidence)
-    return [tensor for tensor in evidence.activations if tensor.sqnr < POOR_SQNR and tensor.name not in squashed]
+    return [tensor for tensor in evidence.activations if tensor.sqnr < CLOSE.decibels and tensor.name not in squashed]
 
 
 def _measured_after_functions(evidence: Evidence) -> set[str]:

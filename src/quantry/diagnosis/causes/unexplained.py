@@ -3,8 +3,9 @@
 import math
 from collections.abc import Iterator
 
-from quantry.diagnosis.evidence import GOOD_SQNR, HARMED_SQNR, Evidence, Fall, Finding
+from quantry.diagnosis.evidence import Evidence, Fall, Finding
 from quantry.diagnosis.fix import Fix, float_fix, wide_fix
+from quantry.evaluate.levels import AS_GOOD, VERY_CLOSE
 from quantry.recipe import AdaQuant, AdaRound, Brecq, Distill, Gptq, Tqt
 
 NOTABLE_FALL = 6.0
@@ -18,12 +19,12 @@ def unexplained(evidence: Evidence) -> Iterator[Finding]:
     """Return the nodes that lose most: layers with weights themselves, others by their inputs."""
     outputs = [value.name or "" for value in evidence.model.graph.outputs]
     kept = min((evidence.errors[name].sqnr for name in outputs if name in evidence.errors), default=math.inf)
-    if kept >= GOOD_SQNR:
+    if kept >= AS_GOOD.decibels:
         return
     worst = [fall for fall in evidence.falls if fall.lost > NOTABLE_FALL]
     if worst:
         yield _largest_fall(evidence, worst)
-    elif kept < HARMED_SQNR:
+    elif kept < VERY_CLOSE.decibels:
         yield Finding(
             f"no single cause: the outputs keep {kept:.0f} dB, and no node loses more than {NOTABLE_FALL:.0f}",
             tuple(fall.tensor for fall in evidence.falls),
@@ -36,7 +37,7 @@ def _largest_fall(evidence: Evidence, worst: list[Fall]) -> Finding:
     layers = {node.name for node in evidence.layers()}
     first = worst[0]
     alike = [fall for fall in worst if (fall.node in layers) == (first.node in layers)]
-    lost = f"leaves {first.after:.0f} dB of {min(first.before, GOOD_SQNR):.0f}"
+    lost = f"leaves {first.after:.0f} dB of {min(first.before, AS_GOOD.decibels):.0f}"
     if first.node in layers:
         fix = _MORE_BITS if _is_tuned(evidence) else f"{_MORE_BITS}, or {_BETTER_ROUNDING}"
         return Finding(
