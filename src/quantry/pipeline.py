@@ -9,17 +9,6 @@ import quantry
 from quantry.data.arrays import SequenceSource
 from quantry.data.calibration_data import CalibrationData
 from quantry.emit import emit, place_bodies
-from quantry.equalize import (
-    WeightActivationTypes,
-    equalize,
-    equalize_jointly,
-    fit_powers,
-    group_channels,
-    joint_needs,
-    rotate,
-    smooth,
-    smooth_needs,
-)
 from quantry.errors import DataError, ModelError, StageError
 from quantry.evaluate import EXACT, Arithmetic, Evaluation, GuardReport, evaluate, guard
 from quantry.graph.bodies import BodyPlace, states_of
@@ -31,7 +20,7 @@ from quantry.memo import Handle, Memo
 from quantry.mix import MixInputs, Score, run_mix
 from quantry.notes import Note
 from quantry.numerics.tensor_params import QuantParams
-from quantry.observe import BodyCalls, Statistics, body_as_model, body_calls, observe
+from quantry.observe import BodyCalls, Needs, Statistics, body_as_model, body_calls, observe
 from quantry.plan import (
     FollowedNames,
     InsidePlan,
@@ -46,6 +35,7 @@ from quantry.plan import (
 from quantry.prepare import convert, named_model, prepare
 from quantry.recipe import Distill, EqualizeOptions, Recipe, Selection, to_plain
 from quantry.scale import scale
+from quantry.stages import REWRITES
 from quantry.tune import Tuned, on_this_machine, tune, tuned_model, tuned_params
 
 DataLike = CalibrationData | Callable[[], CalibrationData]
@@ -273,29 +263,21 @@ def _run_equalize(
     Returns:
         The prepared model and what each stage made of it, in order.
     """
-    models, options, types = [prepared], recipe.equalize, WeightActivationTypes.of(recipe.plan)
+    models = [prepared]
     converted = run_convert(prepared, recipe, memo)
     if converted is not prepared:
         models.append(converted)
-    if options.rotate is not None:
-        models.append(memo.run(rotate, models[-1], options.rotate))
-    if options.joint is not None:
-        needs = joint_needs(models[-1].value, types)
-        if needs.channels:
-            seen = memo.run(observe, models[-1], _opened(data), recipe.observe, needs)
-            models.append(memo.run(equalize_jointly, models[-1], seen, options.joint, types))
-    if options.smooth is not None:
-        needs = smooth_needs(models[-1].value, options.smooth, options.joint is not None)
-        if needs.channels:
-            seen = memo.run(observe, models[-1], _opened(data), recipe.observe, needs)
-            models.append(memo.run(smooth, models[-1], seen, options.smooth, types, options.joint is not None))
-    if options.cross_layer is not None:
-        models.append(memo.run(equalize, models[-1], EqualizeOptions(options.cross_layer)))
-    if options.groups is not None:
-        models.append(memo.run(group_channels, models[-1], options.groups, recipe.plan.weight))
-    if options.powers is not None:
-        seen = memo.run(observe, models[-1], _opened(data), recipe.observe)
-        models.append(memo.run(fit_powers, models[-1], seen, options.powers, types))
+    for rewrite in REWRITES:
+        if not rewrite.is_in(recipe):
+            continue
+        model = models[-1]
+        seen: tuple[Handle[Statistics], ...] = ()
+        if rewrite.observes:
+            needs = Needs() if rewrite.needs is None else rewrite.needs(model.value, recipe)
+            if rewrite.needs is not None and not needs.channels:
+                continue  # there is nothing to rewrite
+            seen = (memo.run(observe, model, _opened(data), recipe.observe, needs),)
+        models.append(memo.run(rewrite.stage, model, *seen, *rewrite.arguments(recipe)))
     return tuple(models)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from quantry.autosearch import Choice, IntRange, Space, Uniform, named_space, priority, with_fields
-from quantry.autosearch.cost import CostModel, stage_chain
+from quantry.autosearch.cost import CostModel
 from quantry.autosearch.priority import enumerate_trials, first_trials, grid_order
 from quantry.autosearch.trial import Trial
 from quantry.errors import RecipeError
@@ -23,6 +23,7 @@ from quantry.recipe import (
     TuneOptions,
     find_preset,
 )
+from quantry.stages import planned_work
 
 
 def test_first_parameter_changes_slowest() -> None:
@@ -162,7 +163,7 @@ def test_cost_counts_only_stages_that_no_trial_has_run() -> None:
 
 
 def test_recipes_that_differ_in_method_share_everything_before_it() -> None:
-    one, other = (dict(stage_chain(with_fields(Recipe(), {"scale.activation": m}))) for m in (MinMax(), MinMSE()))
+    one, other = (dict(planned_work(with_fields(Recipe(), {"scale.activation": m}))) for m in (MinMax(), MinMSE()))
     assert {name for name in one if one[name] == other[name]} == {"prepare", "plan", "observe"}
 
 

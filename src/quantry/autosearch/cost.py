@@ -8,43 +8,20 @@ from typing import Any
 
 from quantry.autosearch.trial import Trial
 from quantry.recipe import EqualizeOptions, Recipe
+from quantry.stages import WORK, WORK_OF, StageKey, planned_work
 
-StageKey = tuple[str, Any]
-"""A stage and a key that is equal for two recipes if they share the stage's result."""
-
-# Seconds of each kind of work relative to the others, measured on a small convolutional network; used until it has run.
+# Seconds of work of the same kind that depends on more than its stage, in the units of `quantry.stages.WORK`.
 _PRIOR_SECONDS = {
-    "prepare": 1.0,
-    "convert": 0.5,
-    "equalize": 0.5,
-    "plan": 0.1,
-    "observe": 3.0,
-    "mix": 20.0,
-    "scale": 1.0,
+    **{work.name: work.seconds for work in WORK},
     # Steps without iterations, and 1000 iterations of the others.
-    "tune": 60.0,
     "tune BiasCorrection": 6.0,
     "tune Gptq": 10.0,
     "tune AdaRound": 18.0,
     "tune AdaQuant": 16.0,
-    "emit": 0.5,
-    "evaluate": 3.0,
     # No kernel computes with these formats: every operator is followed by a function that rounds.
     "evaluate block": 12.0,
 }
 _TYPICAL_ITERATIONS = 1000
-
-# Stages that a trace names and a chain counts as part of another one.
-_PART_OF = {
-    "rotate": "equalize",
-    "joint": "equalize",
-    "smooth": "equalize",
-    "group_channels": "equalize",
-    "fit_powers": "equalize",
-    "sensitivity": "mix",
-    "tuned_model": "tune",
-    "tuned_params": "tune",
-}
 
 # Seconds of work that took no measurable time; its share of a sum is never divided by zero.
 _SHORTEST = 1e-9
@@ -52,33 +29,6 @@ _SHORTEST = 1e-9
 # How often other options of a stage change the model, before trials show it, and how many trials that counts for.
 # Equalization finds nothing to do in many models, and conversions for NPUs nothing to convert.
 _CHANGES, _CHANGES_TRIALS = {"equalize": 0.6, "convert": 0.7}, 2.0
-
-
-def stage_chain(recipe: Recipe) -> tuple[StageKey, ...]:
-    """Return the stages a recipe needs, in order."""
-    prepared: Any = dataclasses.replace(recipe.prepare, npu=None)
-    chain: list[StageKey] = [("prepare", prepared)]
-    if recipe.prepare.npu is not None:
-        # Nodes that stay float are not converted, so the selection is part of the key.
-        prepared = (prepared, recipe.prepare.npu, recipe.plan.selection, recipe.plan.layers)
-        chain.append(("convert", prepared))
-    if recipe.equalize.smooth is not None:
-        # It needs a float pass of its own, with the ranges of channels.
-        chain.append(("observe", (prepared, recipe.observe, "channels")))
-    if recipe.equalize != EqualizeOptions():
-        prepared = (prepared, recipe.equalize)
-        chain.append(("equalize", prepared))
-    observed = (prepared, recipe.observe)
-    chain += [("plan", (prepared, recipe.plan)), ("observe", observed)]
-    planned: Any = recipe.plan
-    if recipe.mix != type(recipe.mix)():
-        planned = (recipe.plan, recipe.mix)
-        chain.append(("mix", (observed, planned)))
-    scaled = (observed, planned, recipe.scale)
-    chain.append(("scale", scaled))
-    steps = recipe.tune.steps
-    chain += [("tune", (scaled, steps[: count + 1])) for count in range(len(steps))]
-    return (*chain, ("emit", recipe), ("evaluate", recipe))
 
 
 def kind_of_work(stage: str, key: Any) -> str:
@@ -106,7 +56,7 @@ def prior_cost(stage: str, key: Any) -> float:
 def _shareable_work(recipe: Recipe) -> tuple[StageKey, ...]:
     # Whether equalization changes anything is not known in advance. If it does not, ranges are shared across it.
     ranges = (recipe.observe, recipe.plan.activation, recipe.scale.activation)
-    return (*stage_chain(recipe), ("ranges", ranges))
+    return (*planned_work(recipe), ("ranges", ranges))
 
 
 class CostModel:
@@ -124,7 +74,7 @@ class CostModel:
 
     def estimate(self, recipe: Recipe) -> float:
         """Return the expected seconds of a trial, counting only stages that no trial has run yet."""
-        chain = stage_chain(self._effective(recipe))
+        chain = planned_work(self._effective(recipe))
         new = [(stage, key) for stage, key in chain if (stage, key) not in self._done]
         if not new:
             return 0.0
@@ -140,7 +90,7 @@ class CostModel:
         found = []
         for recipe in recipes:
             found.append(self.estimate(recipe))
-            self._done |= set(stage_chain(self._effective(recipe)))
+            self._done |= set(planned_work(self._effective(recipe)))
         self._done = done
         return found
 
@@ -161,12 +111,12 @@ class CostModel:
         """
         if same is not None and same.recipe == dataclasses.replace(trial.recipe, equalize=same.recipe.equalize):
             self._inert |= {trial.recipe.equalize, same.recipe.equalize}
-        chain = stage_chain(trial.recipe)
+        chain = planned_work(trial.recipe)
         new = [(stage, key) for stage, key in chain if (stage, key) not in self._done]
         if trial.state != "failed" and new:
             self._tried[new[0][0]] += 1
             self._changed[new[0][0]] += trial.same_as is None
-        self._done |= {*_shareable_work(trial.recipe), *stage_chain(self._effective(trial.recipe))}
+        self._done |= {*_shareable_work(trial.recipe), *planned_work(self._effective(trial.recipe))}
         if trial.state != "failed" and trial.same_as is None:
             self._learn_seconds(trial, new or list(chain))
 
@@ -174,7 +124,7 @@ class CostModel:
         """Add the seconds of a trial's stages to those of the same kind of work."""
         spent: dict[str, float] = defaultdict(float)
         for stage, seconds in trial.computed.items():
-            spent[_PART_OF.get(stage, stage)] += seconds
+            spent[WORK_OF.get(stage, stage)] += seconds
         # Whatever is not spent in a stage is evaluation.
         spent["evaluate"] += max(trial.seconds - sum(trial.computed.values()), 0.0)
         for stage, seconds in spent.items():

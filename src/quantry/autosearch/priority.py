@@ -7,18 +7,19 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from quantry.autosearch.cost import amount_of_work, kind_of_work, prior_cost, stage_chain
+from quantry.autosearch.cost import amount_of_work, kind_of_work, prior_cost
 from quantry.autosearch.space import Space
 from quantry.autosearch.state import SearchState
 from quantry.autosearch.trial import NOT_NUMBERED, Trial
 from quantry.errors import RecipeError
 from quantry.recipe import Recipe
+from quantry.stages import WORK, planned_work
 
 ENUMERATION_LIMIT = 50_000
 """Assignments enumerated before a search starts; a larger grid is cut off here, because building recipes takes time."""
 
 # Stages worth sharing: they run the model or rewrite all weights. Plan, scale and emit take milliseconds to seconds.
-_EXPENSIVE = ("prepare", "convert", "equalize", "observe", "mix")
+_EXPENSIVE = tuple(work.name for work in WORK if work.is_shared)
 _GROUPS_FIRST = 8
 
 # Constants of `ValueForCost`: trials before it decides anything, trials it compares (so that a choice takes
@@ -124,7 +125,7 @@ def grid_order(trials: Sequence[Trial], spaces: Sequence[Space]) -> list[Trial]:
         prior = spaces[trial.space_index].prior
         if prior is not None:
             return (prior(trial.assignment),)
-        chain = stage_chain(trial.recipe)
+        chain = planned_work(trial.recipe)
         work = sum(prior_cost(stage, key) for stage, key in chain if stage == "tune")
         expensive = [(stage, key) for stage, key in chain if stage in _EXPENSIVE]
         return (work, len(expensive), *(place(entry) for entry in expensive))
@@ -232,7 +233,7 @@ class ValueForCost:
                     amount_of_work(stage, key),
                     self._numbers.setdefault((stage, key), len(self._numbers)),
                 )
-                for stage, key in stage_chain(recipe)
+                for stage, key in planned_work(recipe)
             )
         return self._chains[recipe]
 
