@@ -70,11 +70,13 @@ def test_a_recipe_runs_as_it_is() -> None:
     result = quantry.quantize(even_channels(), samples(), "RECOMMENDED-NPU", store=None)
     assert replace(result.recipe, name="") == replace(PRESETS["RECOMMENDED-NPU"].recipe, name="")
     computed = [entry.stage for entry in result.trace.entries if entry.outcome == "computed"]
-    assert len(computed) <= 14
+    # Nothing is tried: each stage runs once, but for the float passes, whose models differ.
+    assert len(set(computed)) == len([stage for stage in computed if stage != "observe"]) + 1
+    assert computed.count("observe") <= 4
 
 
 def test_a_report_survives_the_store() -> None:
     notes = (Note.of("WARNING: {sqnr:.1f} dB", NoteKind.BROKEN, sqnr=1.0),)
     report = GuardReport(-np.inf, 20.5, "t", notes)
     found = GuardReport.from_blob(report.to_blob())
-    assert (found.sqnr, found.expected, found.tensor, found.notes) == (-np.inf, 20.5, "t", ("WARNING: x",))
+    assert (found.sqnr, found.expected, found.tensor, found.notes) == (-np.inf, 20.5, "t", notes)
