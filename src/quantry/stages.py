@@ -57,16 +57,16 @@ REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         "joint",
         equalize_jointly,
-        lambda recipe: (recipe.equalize.joint, WeightActivationTypes.of(recipe.plan)),
+        lambda recipe: (recipe.equalize.joint, _types(recipe)),
         observes=True,
-        needs=lambda model, recipe: joint_needs(model, WeightActivationTypes.of(recipe.plan)),
+        needs=lambda model, recipe: joint_needs(model, _types(recipe)),
     ),
     Rewrite(
         "smooth",
         smooth,
         lambda recipe: (
             recipe.equalize.smooth,
-            WeightActivationTypes.of(recipe.plan),
+            _types(recipe),
             recipe.equalize.joint is not None,
         ),
         observes=True,
@@ -77,11 +77,15 @@ REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         "powers",
         fit_powers,
-        lambda recipe: (recipe.equalize.powers, WeightActivationTypes.of(recipe.plan)),
+        lambda recipe: (recipe.equalize.powers, _types(recipe)),
         observes=True,
     ),
 )
 """Rewrites in the order in which they run."""
+
+
+def _types(recipe: Recipe) -> WeightActivationTypes:
+    return WeightActivationTypes.of(recipe.plan)
 
 
 def _smooth_needs(model: FloatModel, options: EqualizeOptions) -> Needs:
