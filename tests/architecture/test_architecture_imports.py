@@ -50,7 +50,7 @@ def our_rooms(path: Path) -> set[str]:
 
 
 BASE = set(GROUND)
-RUNNING = BASE | set(STAGES) | {"mix", "pipeline", "targets", "quantization"}
+RUNNING = BASE | set(STAGES) | {"mix", "stages", "pipeline", "targets", "quantization"}
 ALLOWED: dict[str, set[str]] = {
     **{name: set(GROUND[:index]) for index, name in enumerate(GROUND)},
     # Tables of facts import nothing. Recipes and the memo are independent of each other and of everything above them.
@@ -63,7 +63,8 @@ ALLOWED: dict[str, set[str]] = {
     "targets": BASE | set(STAGES) | {"mix", "pipeline", "convert"},
     "convert": BASE | {"prepare", "plan", "scale", "emit"},
     "testing": RUNNING,
-    "pipeline": BASE | set(STAGES) | {"mix"},
+    "stages": BASE | set(STAGES) | {"mix"},
+    "pipeline": BASE | set(STAGES) | {"mix", "stages"},
     "autosearch": RUNNING,
     "diagnosis": RUNNING,
     "auto": RUNNING | {"targets", "autosearch", "diagnosis"},
