@@ -56,7 +56,7 @@ test: style
 # Without compiled kernels: the rooms that have some, and what is built on them.
 test-numpy: $(VENV)/.dev
 	QUANTRY_NATIVE=off OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q \
-	  tests/numerics tests/observe tests/scale tests/tune tests/emit tests/equivalence tests/golden tests/runtime tests/cli
+	  tests/numerics tests/observe tests/tune tests/equivalence tests/golden tests/runtime tests/scale/test_scale_weights.py
 
 # The oldest versions that pyproject.toml allows, and the newest that exist, each in an environment of its own in build/.
 test-floor:

@@ -21,6 +21,16 @@ PACKAGE = Path(kernels.__file__).parent
 LEVELS = kernels.supported_levels()
 
 
+@pytest.fixture(autouse=True)
+def _switched_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Load the library, also where all other tests run without it."""
+    monkeypatch.delenv(kernels.SWITCH, raising=False)
+    kernels.loaded.cache_clear()
+    yield
+    monkeypatch.undo()
+    kernels.loaded.cache_clear()
+
+
 def test_library_of_this_platform_is_loaded() -> None:
     compiled = kernels.loaded()
     assert compiled is not None, "run: python build_kernels.py"

@@ -6,6 +6,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from quantry.numerics import kernels
 from quantry.recipe import AdaRound, BiasCorrection, ObserveOptions
 from quantry.runtime import environment as module
 from quantry.runtime.environment import depends_on, device_kind, environment, processor_kind
@@ -24,6 +25,8 @@ def test_stage_of_numpy_depends_on_its_version_and_on_the_processor() -> None:
 
 
 def test_switching_the_kernels_off_changes_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(kernels.SWITCH, raising=False)
+    monkeypatch.setattr("quantry.numerics.kernels.loaded", kernels.loaded.__wrapped__)
     on = environment(kernels=True)["kernels"]
     monkeypatch.setattr("quantry.numerics.kernels.loaded", lambda: None)
     assert environment(kernels=True)["kernels"] == "numpy" != on

@@ -75,6 +75,8 @@ def _searched(rows: Floats, size: int, grid: Grid, *, either_sign: bool) -> Foun
     return scale, zero, empty
 
 
+# Products near the ends of float32 are infinite, which is expected here and silent in the compiled kernel.
+@np.errstate(over="ignore", invalid="ignore")
 def _best(tile: Floats, grid: Grid, *, either_sign: bool) -> Found:
     """Return scale, zero point and emptiness of the groups of a tile, which are its columns."""
     low, high = (np.asarray(end(axis=0), np.float64) for end in (tile.min, tile.max))
