@@ -137,10 +137,12 @@ class Counterfactual:
         is_tuned = self._stages.written.digest != self._stages.equalized.digest
         kinds: tuple[Iterable[str], ...] = () if is_tuned else ((*plan.weights, *plan.biases), plan.activations)
         more: tuple[Iterable[str], ...] = ((), *kinds)
-        found = [self._without(blamed | frozenset(names)) for names in more]
+        ablations = [self._without(blamed | frozenset(names)) for names in more]
         # Conversions for the target are a cause of their own, so what is left is compared with the model after them.
-        kept = [self._closeness(self._converted, outputs).mean_decibels for outputs in found if outputs is not None]
-        return Rest(*kept) if len(kept) == len(more) else None
+        remaining = [
+            self._closeness(self._converted, outputs).mean_decibels for outputs in ablations if outputs is not None
+        ]
+        return Rest(*remaining) if len(remaining) == len(more) else None
 
     def without_conversions(self) -> Gain | None:
         """Return the gain if the operators had not been replaced for the target."""
@@ -162,29 +164,29 @@ class Counterfactual:
                 another cause is no cause of its own.
         """
         stages, tensors = self._stages, self._with_copies(apart_from)
-        before, plan = self._unrounded(tensors), _plan_without(stages.plan.value, tensors)
+        unrounded, plan = self._unrounded(tensors), _plan_without(stages.plan.value, tensors)
         data = CalibrationData(SequenceSource(self._feeds), stages.prepared.value.inputs)
         written, params = stages.written.value, stages.params.value
         tuned = tune(stages.equalized.value, written, plan, params, data, BiasCorrection())
         outputs = self._simulated(plan, tuned.weights, tuned.params)
-        return None if outputs is None else _gain(before, self._closeness(self._reference, outputs))
+        return None if outputs is None else _gain(unrounded, self._closeness(self._reference, outputs))
 
     def _with_copies(self, tensors: Iterable[str]) -> frozenset[str]:
         """Return tensors and what holds the same values: a copy that is rounded alike would lose the same again."""
         model = self._stages.written.value.model
         values = {value.name: value for node in model.graph for value in (*node.inputs, *node.outputs) if value}
-        waiting = [values[name] for name in tensors if name in values]
-        met = set(waiting)
-        while waiting:
-            value = waiting.pop()
+        queue = [values[name] for name in tensors if name in values]
+        met = set(queue)
+        while queue:
+            value = queue.pop()
             readers = [use.node for use in value.uses() if use.node.op_type in (*_COPYING, *_JOINING)]
             near = [output for reader in readers for output in reader.outputs]
             producer = value.producer()
             if producer is not None and producer.op_type in _COPYING and producer.inputs[0] is not None:
                 near.append(producer.inputs[0])
-            new = [one for one in near if one not in met]
+            new = [neighbour for neighbour in near if neighbour not in met]
             met.update(new)
-            waiting += new
+            queue += new
         return frozenset(tensors) | {value.name for value in met if value.name}
 
     @cached_property
@@ -208,14 +210,14 @@ class Counterfactual:
     def _without(self, tensors: frozenset[str]) -> Outputs | None:
         """Return the outputs if tensors are not rounded; weights and biases then are those before any tuning."""
         plan = self._stages.plan.value
-        before = self._stages.equalized.value.model.graph.initializers
+        initializers = self._stages.equalized.value.model.graph.initializers
         written = self._stages.written.value.model.graph.initializers
         # Tuning rounds weights itself, or moves them to make up for rounding.
         constants = {
             name: constant.numpy().astype(np.float32)
             for name in tensors & {*plan.weights, *plan.biases}
-            if name in before and name in written and before[name].shape == written[name].shape
-            if (constant := before[name].const_value) is not None
+            if name in initializers and name in written and initializers[name].shape == written[name].shape
+            if (constant := initializers[name].const_value) is not None
         }
         return self._simulated(_plan_without(plan, tensors), constants)
 
@@ -260,23 +262,23 @@ def _rounded_by_channel(
     for node in layers:
         value = node.inputs[1]
         name = "" if value is None else value.name or ""
-        own = params.tensors.get(name) if name in plan.weights else None
+        weight_params = params.tensors.get(name) if name in plan.weights else None
         constant = None if value is None else value.const_value
-        if own is None or own.axis is not None or constant is None or len(constant.shape) < 2:
+        if weight_params is None or weight_params.axis is not None or constant is None or len(constant.shape) < 2:
             continue
         weight = constant.numpy().astype(np.float32)
         axis = output_channel_axis(node, weight.ndim)
         ranges = np.abs(np.moveaxis(weight, axis, 0)).reshape(weight.shape[axis], -1).max(axis=1)
-        scales = own.scale * np.maximum(ranges / max(ranges.max(), _TINY), _TINY)
-        zeros = np.broadcast_to(own.zero_point, scales.shape)
-        yield name, fake_quantize(weight, replace(own, scale=scales, zero_point=zeros, axis=axis))
+        scales = weight_params.scale * np.maximum(ranges / max(ranges.max(), _TINY), _TINY)
+        zeros = np.broadcast_to(weight_params.zero_point, scales.shape)
+        yield name, fake_quantize(weight, replace(weight_params, scale=scales, zero_point=zeros, axis=axis))
 
 
-def _gain(before: Closeness | None, after: Closeness | None) -> Gain | None:
-    if before is None or after is None:
+def _gain(reference: Closeness | None, ablated: Closeness | None) -> Gain | None:
+    if reference is None or ablated is None:
         return None
-    agreed = [(one.mean_agreement or 0.0) for one in (after, before)]
-    capped = [float(np.minimum(one.decibels, AS_GOOD.decibels).mean()) for one in (after, before)]
+    agreed = [(closeness.mean_agreement or 0.0) for closeness in (ablated, reference)]
+    capped = [float(np.minimum(closeness.decibels, AS_GOOD.decibels).mean()) for closeness in (ablated, reference)]
     return Gain(capped[0] - capped[1], agreed[0] - agreed[1])
 
 
@@ -293,5 +295,7 @@ def _plan_without(plan: QuantPlan, tensors: Container[str]) -> QuantPlan:
         activations=activations,
         weights={name: planned for name, planned in plan.weights.items() if name not in tensors},
         biases={name: planned for name, planned in plan.biases.items() if name not in tensors},
-        conversions={name: one for name, one in plan.conversions.items() if one.tensor not in tensors},
+        conversions={
+            name: conversion for name, conversion in plan.conversions.items() if conversion.tensor not in tensors
+        },
     )

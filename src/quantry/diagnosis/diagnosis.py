@@ -84,8 +84,8 @@ class Diagnosis:
             if causes
             else "<p>No known cause of accuracy loss was found.</p>"
         )
-        where = html_table(("node", "dB before", "dB after"), falls, "Where it is lost")
-        return f"<p>{escape(sentence(outputs_line(self.closeness)))}.</p>{why}{where}"
+        lossy_nodes = html_table(("node", "dB before", "dB after"), falls, "Where it is lost")
+        return f"<p>{escape(sentence(outputs_line(self.closeness)))}.</p>{why}{lossy_nodes}"
 
     def __str__(self) -> str:
         lines = [outputs_line(self.closeness)]
@@ -145,16 +145,16 @@ def diagnose(
         result.params,
         () if held_out is None else tensor_health(model, held_out, result.plan, result.params),
     )
-    measured = Counterfactual(
+    counterfactual = Counterfactual(
         stages, list(result.evaluation_data.take(max(samples, _MEASURED))), closeness.decibels, layout
     )
-    causes = find_causes(evidence, measured, brief=brief)
-    blamed = {name for one in causes for name in one.rounded or one.tensors}
-    rest = measured.rest(blamed) if blamed and not brief else None
+    causes = find_causes(evidence, counterfactual, brief=brief)
+    blamed = {name for finding in causes for name in finding.rounded or finding.tensors}
+    rest = counterfactual.rest(blamed) if blamed and not brief else None
     checked = check_calibration(result) if calibration else None
     causes = (*(() if checked is None else checked.findings), *causes)
-    findings = tuple(replace(one, fixes=with_pieces(evidence, one.fixes)) for one in causes)
-    general = partial(general_fixes, evidence, measured)
+    findings = tuple(replace(finding, fixes=with_pieces(evidence, finding.fixes)) for finding in causes)
+    general = partial(general_fixes, evidence, counterfactual)
     return Diagnosis(health, gathered, falls, findings, len(feeds), closeness, checked, rest, general)
 
 
@@ -177,14 +177,14 @@ def _converted(stages: Stages, samples: Sequence[Mapping[str, NDArray[Any]]]) ->
         return {}
     models = (stages.prepared.value.model, stages.equalized.value.model)
     ours, theirs = (simulation_session(model, interleaved=True) for model in models)
-    found: dict[str, list[float]] = {}
+    ratios: dict[str, list[float]] = {}
     for feeds in samples:
-        expected, got = run_session(ours, feeds), run_session(theirs, feeds)
+        expected, actual = run_session(ours, feeds), run_session(theirs, feeds)
         for name in expected:
-            pair = pair_outputs(expected[name], got[name])
+            pair = pair_outputs(expected[name], actual[name])
             if pair is not None:
-                found.setdefault(name, []).append(min(output_decibels(pair), MOST_DB))
-    return {name: sum(values) / len(values) for name, values in found.items()}
+                ratios.setdefault(name, []).append(min(output_decibels(pair), MOST_DB))
+    return {name: sum(values) / len(values) for name, values in ratios.items()}
 
 
 def outputs_line(closeness: Closeness) -> str:
@@ -206,14 +206,17 @@ def find_falls(model: ir.Model, gathered: Mapping[str, float]) -> tuple[Fall, ..
     """
     falls = []
     # A tensor that is not in both models, such as one inside a fused activation, gets the worst value of its inputs.
-    known: dict[str, float] = {}
+    sqnr_by_tensor: dict[str, float] = {}
     for node in model.graph:
-        before = min((known[value.name] for value in node.inputs if value and value.name in known), default=math.inf)
+        sqnr_before = min(
+            (sqnr_by_tensor[value.name] for value in node.inputs if value and value.name in sqnr_by_tensor),
+            default=math.inf,
+        )
         for output in node.outputs:
             if not output.name:
                 continue
-            after = known[output.name] = gathered.get(output.name, before)
-            lost = min(before, AS_GOOD.decibels) - min(after, AS_GOOD.decibels)
+            sqnr_after = sqnr_by_tensor[output.name] = gathered.get(output.name, sqnr_before)
+            lost = min(sqnr_before, AS_GOOD.decibels) - min(sqnr_after, AS_GOOD.decibels)
             if lost > 0 and output.name in gathered:
-                falls.append(Fall(node.name or "", node.op_type, output.name, before, after, lost))
+                falls.append(Fall(node.name or "", node.op_type, output.name, sqnr_before, sqnr_after, lost))
     return tuple(sorted(falls, key=lambda fall: -fall.lost)[:_SHOWN_FALLS])

@@ -51,10 +51,10 @@ class Finding:
         return " and ".join(shares)
 
     def __str__(self) -> str:
-        where = ", ".join(self.tensors[:_NAMED]) + (", ..." if len(self.tensors) > _NAMED else "")
+        names = ", ".join(self.tensors[:_NAMED]) + (", ..." if len(self.tensors) > _NAMED else "")
         cost = f"; it costs {self.costs}" if self.costs else ""
-        measured = "" if self.gain is None else f" [{self.gain:+.1f} dB on held-out samples]"
-        return f"{self.title}{f' ({where})' if where else ''}{cost}: {self.fix}{measured}"
+        gain = "" if self.gain is None else f" [{self.gain:+.1f} dB on held-out samples]"
+        return f"{self.title}{f' ({names})' if names else ''}{cost}: {self.fix}{gain}"
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Evidence:
     @property
     def activations(self) -> Iterator[TensorHealth]:
         """The quantized activations that may do harm."""
-        return (one for one in self.tensors if one.kind == "activation" and one.name not in self.harmless)
+        return (tensor for tensor in self.tensors if tensor.kind == "activation" and tensor.name not in self.harmless)
 
     def layers(self) -> Iterator[ir.Node]:
         """Yield the linear nodes that read a quantized weight, in graph order."""
@@ -132,17 +132,17 @@ class Evidence:
             limit: Maximum number of nodes.
         """
         nodes = {value.name: node for node in self.model.graph for value in node.outputs}
-        found = (nodes[name] for name in tensors if name in nodes and nodes[name].name in self.plan.quantized_nodes)
-        return tuple(dict.fromkeys(node_name(node) for node in found if not is_channel_product(node)))[:limit]
+        writers = (nodes[name] for name in tensors if name in nodes and nodes[name].name in self.plan.quantized_nodes)
+        return tuple(dict.fromkeys(node_name(node) for node in writers if not is_channel_product(node)))[:limit]
 
     def has_step(self, *kinds: type) -> bool:
         """Whether the recipe tunes with one of these steps."""
         return any(isinstance(step, kinds) for step in self.recipe.tune.steps)
 
 
-def counted(number: int, thing: str) -> str:
+def counted(number: int, noun: str) -> str:
     """Return ``1 weight`` or ``3 weights``."""
-    return f"{number} {thing}{'' if number == 1 else 's'}"
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def sentence(text: str) -> str:

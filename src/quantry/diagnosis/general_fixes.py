@@ -32,14 +32,14 @@ _NEARLY = 0.8
 _MOST_FLOAT_LAYERS = 0.25
 
 
-def general_fixes(evidence: Evidence, measured: Counterfactual) -> tuple[Fix, ...]:
+def general_fixes(evidence: Evidence, counterfactual: Counterfactual) -> tuple[Fix, ...]:
     """Return the general fixes worth a trial, the most promising first where that can be simulated.
 
     Args:
         evidence: What is known about the quantized model.
-        measured: Runs variants of it.
+        counterfactual: Runs variants of it.
     """
-    return tuple(_promising(_with_expected(evidence, measured, with_pieces(evidence, _all_fixes(evidence)))))
+    return tuple(_promising(_with_expected(evidence, counterfactual, with_pieces(evidence, _all_fixes(evidence)))))
 
 
 def with_pieces(evidence: Evidence, fixes: Iterable[Fix]) -> tuple[Fix, ...]:
@@ -53,18 +53,20 @@ def with_pieces(evidence: Evidence, fixes: Iterable[Fix]) -> tuple[Fix, ...]:
     """
     quantized = set(evidence.plan.quantized_nodes)
     names = {node_name(node): node.name or "" for node in evidence.model.graph}
-    before = count_pieces(evidence.model, quantized)
+    pieces_now = count_pieces(evidence.model, quantized)
     layers = {node.name for node in evidence.model.graph if is_learned(node)}
     fewest = len(layers) * (1 - _MOST_FLOAT_LAYERS)
 
     def weighed() -> Iterator[Fix]:
         for fix in fixes:
             freed = {names.get(name, name) for name in fix.float_nodes}
-            kept = quantized - freed - products_after(evidence.model.graph, freed)
+            remaining = quantized - freed - products_after(evidence.model.graph, freed)
             if freed & layers and is_rounded_again(evidence.model, evidence.plan, fix.float_nodes):
                 continue
-            if not freed & layers or len(kept & layers) >= fewest:
-                yield replace(fix, pieces=max(0, count_pieces(evidence.model, kept) - before)) if freed else fix
+            if not freed & layers or len(remaining & layers) >= fewest:
+                yield (
+                    replace(fix, pieces=max(0, count_pieces(evidence.model, remaining) - pieces_now)) if freed else fix
+                )
 
     return tuple(weighed())
 
@@ -81,11 +83,11 @@ def _all_fixes(evidence: Evidence) -> Iterator[Fix]:
     yield from fall_fixes(evidence)
 
 
-def _with_expected(evidence: Evidence, measured: Counterfactual, fixes: Iterable[Fix]) -> Iterator[Fix]:
+def _with_expected(evidence: Evidence, counterfactual: Counterfactual, fixes: Iterable[Fix]) -> Iterator[Fix]:
     """Yield fixes with what they gain in simulation, which takes a run and not a trial."""
     for fix in fixes:
         freed = freed_tensors(evidence.model, evidence.plan, fix.float_nodes) if fix.float_nodes else frozenset()
-        gain = measured.in_float(freed) if freed else None
+        gain = counterfactual.in_float(freed) if freed else None
         yield fix if gain is None else replace(fix, expected=worth(gain))
 
 
@@ -95,22 +97,22 @@ def _promising(fixes: Iterable[Fix]) -> Iterator[Fix]:
     Few nodes come before more of them that gain little more; more of them that gain nothing more are omitted. Of the
     first layers, those come first after which more layers gain less per layer.
     """
-    measured = list(fixes)
-    known = [fix for fix in measured if not any(_suffices(other, fix) for other in measured)]
-    few = _elbow([fix for fix in known if fix.depth and fix.expected is not None])
+    all_fixes = list(fixes)
+    strongest = [fix for fix in all_fixes if not any(_suffices(rival, fix) for rival in all_fixes)]
+    few = _elbow([fix for fix in strongest if fix.depth and fix.expected is not None])
     worthwhile = [
         fix
-        for fix in known
+        for fix in strongest
         if fix.expected is None or (fix.expected >= NOTABLE and (not fix.depth or fix.depth >= few))
     ]
 
     def rank(fix: Fix) -> float:
         gain = fix.expected or 0.0
         more = [
-            other.expected or 0.0
-            for other in worthwhile
-            if set(fix.float_nodes) < set(other.float_nodes)
-            if (fix.depth and fix.depth == few) or gain >= _NEARLY * (other.expected or 0.0)
+            rival.expected or 0.0
+            for rival in worthwhile
+            if set(fix.float_nodes) < set(rival.float_nodes)
+            if (fix.depth and fix.depth == few) or gain >= _NEARLY * (rival.expected or 0.0)
         ]
         return -max([gain, *more])
 

@@ -78,8 +78,8 @@ def diagnose_pair(
     names = [value.name for node in ours.graph for value in node.outputs if value.name]
     errors = measured_errors(ours, theirs, names, feeds, limit)
     outputs = compare_models(reference, quantized, feeds)
-    kept = outputs.metrics["sqnr"].value
-    gathered = {name: _undisguised(error, kept) for name, error in errors.items()}
+    sqnr = outputs.metrics["sqnr"].value
+    gathered = {name: _undisguised(error, sqnr) for name, error in errors.items()}
     falls = find_falls(ours, gathered)
     if target is None:
         return PairDiagnosis(outputs, gathered, falls, len(feeds))
@@ -89,16 +89,16 @@ def diagnose_pair(
     return PairDiagnosis(outputs, gathered, falls, len(feeds), departures, on_target)
 
 
-def _undisguised(error: MeasuredError, kept: float) -> float:
+def _undisguised(error: MeasuredError, sqnr: float) -> float:
     """Return the error of a tensor without the factors by which a tool equalized its channels.
 
     They are no loss if later layers undo them: the outputs are then closer to the float model than the tensor itself.
 
     Args:
         error: The error of the tensor.
-        kept: Signal-to-noise ratio of the outputs in dB.
+        sqnr: Signal-to-noise ratio of the outputs in dB.
     """
-    is_equalized = error.rescaled > error.sqnr + BIT and kept > max(error.sqnr + HALF_BIT, DIFFERENT.decibels)
+    is_equalized = error.rescaled > error.sqnr + BIT and sqnr > max(error.sqnr + HALF_BIT, DIFFERENT.decibels)
     return error.rescaled if is_equalized else error.sqnr
 
 

@@ -87,20 +87,20 @@ def find_causes(
     """
     able = measure if measure is not None and measure.is_able else None
     weights = evidence.plan.weights
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for cause in CAUSES:
         if brief and cause.is_slow:
             continue
         cause = replace(cause, tensor_by_tensor=cause.tensor_by_tensor and not brief)  # noqa: PLW2901
         # Without weights: that their rounding shifts means is what the last cause is about.
-        blamed = frozenset(name for one in found for name in one.rounded or one.tensors if name not in weights)
-        found += list(_findings(cause, evidence, able, blamed))
-    if all(finding.cost is not None and finding.cost < HALF_BIT for finding in found):
+        blamed = frozenset(name for entry in findings for name in entry.rounded or entry.tensors if name not in weights)
+        findings += list(_findings(cause, evidence, able, blamed))
+    if all(finding.cost is not None and finding.cost < HALF_BIT for finding in findings):
         # Small causes do not explain a large loss, and then the nodes that lose most say more.
-        found += list(_findings(Cause(unexplained), evidence, able, frozenset()))
+        findings += list(_findings(Cause(unexplained), evidence, able, frozenset()))
     # What cannot be measured comes first and keeps the order of the rules.
-    found.sort(key=lambda finding: -math.inf if finding.cost is None else -_rank(finding))
-    return tuple(found)
+    findings.sort(key=lambda finding: -math.inf if finding.cost is None else -_rank(finding))
+    return tuple(findings)
 
 
 def worth(gain: Gain) -> float:
@@ -135,9 +135,9 @@ def _findings(
         is_single = cause.tensor_by_tensor and not finding.rounded
         harmless = _harmless(finding.tensors, measure) if is_single else frozenset()
         # The rule runs again, so that its title counts and names the remaining tensors only.
-        left = cause.find(replace(evidence, harmless=evidence.harmless | harmless)) if harmless else (finding,)
-        for one in left:
-            yield from _with_cost(one, costs(one, measure))
+        harmful = cause.find(replace(evidence, harmless=evidence.harmless | harmless)) if harmless else (finding,)
+        for remaining in harmful:
+            yield from _with_cost(remaining, costs(remaining, measure))
 
 
 def _harmless(tensors: tuple[str, ...], measure: Counterfactual) -> frozenset[str]:
@@ -155,10 +155,10 @@ def _harmless(tensors: tuple[str, ...], measure: Counterfactual) -> frozenset[st
     )
 
 
-def _difference(one: Gain | None, other: Gain | None) -> Gain | None:
-    if one is None or other is None:
+def _difference(minuend: Gain | None, subtrahend: Gain | None) -> Gain | None:
+    if minuend is None or subtrahend is None:
         return None
-    return Gain(one.decibels - other.decibels, one.agreement - other.agreement)
+    return Gain(minuend.decibels - subtrahend.decibels, minuend.agreement - subtrahend.agreement)
 
 
 def _with_cost(finding: Finding, gain: Gain | None) -> Iterator[Finding]:

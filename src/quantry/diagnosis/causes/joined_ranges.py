@@ -32,14 +32,14 @@ def joined_ranges(evidence: Evidence) -> Iterator[Finding]:
     if not partners:
         return
     # Tensors that copy values within the same range lose nothing more.
-    found = sorted((health[name] for name in partners if health[name].shared_with not in partners), key=_used)
-    worst, (other, operator) = found[0], partners[found[0].name]
+    joined = sorted((health[name] for name in partners if health[name].shared_with not in partners), key=_used)
+    worst, (sharer, operator) = joined[0], partners[joined[0].name]
     yield Finding(
-        f"{counted(len(found), 'tensor')} with less than half of a shared range in use: {worst.name} has values "
-        f"{_span(worst.seen)} and a range of {_span(worst.range)}, which {other.name} needs for {_span(other.seen)}",
-        tuple(tensor.name for tensor in found),
+        f"{counted(len(joined), 'tensor')} with less than half of a shared range in use: {worst.name} has values "
+        f"{_span(worst.seen)} and a range of {_span(worst.range)}, which {sharer.name} needs for {_span(sharer.seen)}",
+        tuple(tensor.name for tensor in joined),
         _fix(evidence.recipe, operator),
-        tuple(_fixes(evidence, operator, [tensor.name for tensor in found])),
+        tuple(_fixes(evidence, operator, [tensor.name for tensor in joined])),
     )
 
 
@@ -48,8 +48,8 @@ def _is_cause(evidence: Evidence, tensor: TensorHealth) -> bool:
     used = _used(tensor)
     if used < SMALL_SHARE and tensor.shared_with:
         return True
-    before = evidence.errors.get(tensor.name)
-    return used < USED_SHARE and tensor.sqnr < AS_GOOD.decibels and (before is None or before.sqnr > tensor.sqnr + 1)
+    error = evidence.errors.get(tensor.name)
+    return used < USED_SHARE and tensor.sqnr < AS_GOOD.decibels and (error is None or error.sqnr > tensor.sqnr + 1)
 
 
 def _partner(model: ir.Model, tensor: TensorHealth, health: dict[str, TensorHealth]) -> tuple[TensorHealth, str] | None:
@@ -57,17 +57,17 @@ def _partner(model: ir.Model, tensor: TensorHealth, health: dict[str, TensorHeal
     values = {value.name: value for node in model.graph for value in node.outputs}
     values |= {value.name: value for value in model.graph.inputs}
     start = values.get(tensor.name)
-    waiting = [] if start is None else [(value, node.op_type) for node, value in _neighbours(start)]
+    queue = [] if start is None else [(value, node.op_type) for node, value in _neighbours(start)]
     met, best = {tensor.name}, None
-    while waiting:
-        value, operator = waiting.pop()
+    while queue:
+        value, operator = queue.pop()
         near = health.get(value.name or "")
         if near is None or near.name in met or near.scales != tensor.scales:
             continue
         met.add(near.name)
         if _reach(near.seen) > _reach((best[0] if best else tensor).seen):
             best = near, operator
-        waiting += [(other, operator) for _, other in _neighbours(value)]
+        queue += [(neighbour, operator) for _, neighbour in _neighbours(value)]
     return best
 
 
@@ -76,9 +76,9 @@ def _neighbours(value: ir.Value) -> Iterator[tuple[ir.Node, ir.Value]]:
     producer = value.producer()
     nodes = [use.node for use in value.uses()] + ([] if producer is None else [producer])
     for node in nodes:
-        for other in (*node.inputs, *node.outputs):
-            if other is not None and other is not value and other.const_value is None:
-                yield node, other
+        for neighbour in (*node.inputs, *node.outputs):
+            if neighbour is not None and neighbour is not value and neighbour.const_value is None:
+                yield node, neighbour
 
 
 def _fixes(evidence: Evidence, operator: str, tensors: list[str]) -> Iterator[Fix]:

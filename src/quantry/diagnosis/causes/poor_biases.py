@@ -36,20 +36,20 @@ def poor_biases(evidence: Evidence) -> Iterator[Finding]:
     """Find biases that lose more than the results they are added to."""
     view = QuantizedView(evidence.plan, evidence.params)
     readers = {value.name: node for node in evidence.model.graph for value in node.inputs if value is not None}
-    found = [
+    biases = [
         poor
         for quantizer in view.biases
         if quantizer.name not in evidence.harmless and quantizer.name in readers
         if (poor := _poor(evidence, quantizer, readers[quantizer.name])) is not None
     ]
-    if not found:
+    if not biases:
         return
-    found.sort(key=lambda one: one.sqnr)
-    nodes = evidence.producers([one.layer.outputs[0].name or "" for one in found], _MOST_FLOAT)
+    biases.sort(key=lambda bias: bias.sqnr)
+    nodes = evidence.producers([bias.layer.outputs[0].name or "" for bias in biases], _MOST_FLOAT)
     derived = isinstance(evidence.recipe.plan.bias, DerivedBias)
     yield Finding(
-        f"{'1 bias does' if len(found) == 1 else f'{len(found)} biases do'} not fit: {found[0]}",
-        tuple(one.name for one in found),
+        f"{'1 bias does' if len(biases) == 1 else f'{len(biases)} biases do'} not fit: {biases[0]}",
+        tuple(bias.name for bias in biases),
         "the scale of such a bias is that of its input times that of its weight: give the layer's input a wider range "
         "or 16 bits (plan.layers), or keep the bias in float (plan.bias: FloatBias) if the target allows it"
         if derived

@@ -18,15 +18,15 @@ _BETTER_ROUNDING = "better rounding of their weights (Gptq in tune.steps)"
 def unexplained(evidence: Evidence) -> Iterator[Finding]:
     """Return the nodes that lose most: layers with weights themselves, others by their inputs."""
     outputs = [value.name or "" for value in evidence.model.graph.outputs]
-    kept = min((evidence.errors[name].sqnr for name in outputs if name in evidence.errors), default=math.inf)
-    if kept >= AS_GOOD.decibels:
+    sqnr = min((evidence.errors[name].sqnr for name in outputs if name in evidence.errors), default=math.inf)
+    if sqnr >= AS_GOOD.decibels:
         return
     worst = [fall for fall in evidence.falls if fall.lost > NOTABLE_FALL]
     if worst:
         yield _largest_fall(evidence, worst)
-    elif kept < VERY_CLOSE.decibels:
+    elif sqnr < VERY_CLOSE.decibels:
         yield Finding(
-            f"no single cause: the outputs keep {kept:.0f} dB, and no node loses more than {NOTABLE_FALL:.0f}",
+            f"no single cause: the outputs keep {sqnr:.0f} dB, and no node loses more than {NOTABLE_FALL:.0f}",
             tuple(fall.tensor for fall in evidence.falls),
             _MORE_BITS if _is_tuned(evidence) else f"{_BETTER_ROUNDING}, or {_MORE_BITS}",
             fall_fixes(evidence),
