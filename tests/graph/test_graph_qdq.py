@@ -41,7 +41,9 @@ def node(graph: ir.Graph, output: str) -> ir.Node:
     return next(node for node in graph if node.outputs[0].name == output)
 
 
-@pytest.mark.parametrize("dialect", {STANDARD, CONTRIB, *VITIS.values()}, ids=lambda dialect: dialect.quantize)
+@pytest.mark.parametrize(
+    "dialect", dict.fromkeys((STANDARD, CONTRIB, *VITIS.values())), ids=lambda dialect: dialect.quantize
+)
 def test_pairs_of_every_dialect_that_is_written_are_read(dialect: Dialect) -> None:
     quantize, restore = (ir.node(name, []) for name in (dialect.quantize, dialect.dequantize))
     assert (is_quantize(quantize), is_dequantize(quantize), is_pair_node(quantize)) == (True, False, True)

@@ -15,8 +15,7 @@ from quantry.autosearch.state import SearchState
 from quantry.autosearch.stop import ALL_TRIED, Stop
 from quantry.autosearch.time_limit import OutOfTime
 from quantry.autosearch.trial import Trial
-from quantry.evaluate import bootstrap_interval
-from quantry.evaluate.paired import cannot_win
+from quantry.evaluate.paired import cannot_win, difference_interval
 
 # The first rung: fewer samples say too little about the rest.
 _FIRST_SHARE, _FIRST_SAMPLES = 1 / 16, 32
@@ -265,5 +264,5 @@ class RacingLoop:
         better = self._estimate(entries, entry.pruned_by)
         rival = self._state.directory.read_scores(entry.pruned_by)
         difference = entry.scores - rival[: len(entry.scores)]
-        low, high = bootstrap_interval(difference)
+        low, high = difference_interval(entry.scores, rival[: len(entry.scores)]) or (0.0, 0.0)
         return Score(better.value + float(difference.mean()), (better.value + low, better.value + high))

@@ -17,7 +17,7 @@ from quantry.autosearch.stop import Stop
 from quantry.autosearch.trial import Trial, by_drop
 from quantry.autosearch.trial_row import cells, html_table, trial_texts, trial_values
 from quantry.errors import MissingExtraError
-from quantry.evaluate import bootstrap_interval
+from quantry.evaluate.paired import difference_interval
 from quantry.recipe import brief, to_plain
 
 if TYPE_CHECKING:
@@ -155,11 +155,7 @@ class SearchResult:
         Args:
             other: Another search, usually of the same model on the same data.
         """
-        ours, theirs = _best_samples(self), _best_samples(other)
-        interval = None
-        if ours is not None and theirs is not None and len(ours) == len(theirs):
-            interval = bootstrap_interval(ours - theirs)
-        return SearchComparison(self, other, interval)
+        return SearchComparison(self, other, difference_interval(_best_samples(self), _best_samples(other)))
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,14 @@ bits, or one that the target computes in float, wins only if its score is better
 import math
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from quantry.autosearch.context import SearchContext
 from quantry.autosearch.state import SearchState
 from quantry.autosearch.trial import Trial
 from quantry.autosearch.trial_runner import TrialRunner
-from quantry.evaluate import bootstrap_interval
+from quantry.evaluate.paired import difference_interval, is_not_worse
 
 MUCH_CHEAPER = 0.75
 """A model wins by its cost if it has at most this share of the bit operations of the one with the best score."""
@@ -95,10 +98,12 @@ def _rivals(state: SearchState, best: Trial) -> list[_Rival]:
     for trial in sorted(able, key=lambda one: (one.drop, one.number)):
         if trial.drop is None or trial.drop > largest_drop or trial.accepted < best.accepted:
             continue
-        loss, interval = max(trial.drop, 0.0) - max(best.drop or 0.0, 0.0), _paired_interval(state, trial, best)
+        loss = max(trial.drop, 0.0) - max(best.drop or 0.0, 0.0)
+        ours, theirs = _scores(state, trial), _scores(state, best)
+        interval = difference_interval(theirs, ours)
         if interval is None and loss <= UNPAIRED_LOSS * size:
             found.append(_Rival(trial, f"at most {UNPAIRED_LOSS:.1%} of the float model's score is lost"))
-        elif interval is not None and loss <= LARGEST_LOSS * size and interval[0] <= 0:
+        elif interval is not None and loss <= LARGEST_LOSS * size and is_not_worse(ours, theirs):
             low, high = interval
             found.append(_Rival(trial, f"that is within noise (95 % interval {low:.2g} to {high:.2g})"))
     return found[:_COMPARED]
@@ -110,9 +115,7 @@ def _loss(trial: Trial, best: Trial) -> float:
     return trial.drop - best.drop
 
 
-def _paired_interval(state: SearchState, trial: Trial, best: Trial) -> tuple[float, float] | None:
-    """Return a confidence interval of how much better the best is on the same samples; None if that is unknown."""
-    ours, theirs = (state.directory.read_scores(one.number) for one in (best, trial))
-    if not len(ours) or len(ours) != len(theirs):
-        return None
-    return bootstrap_interval(ours - theirs if state.direction == "maximize" else theirs - ours)
+def _scores(state: SearchState, trial: Trial) -> NDArray[np.float64]:
+    """Return the scores of a trial's samples, more is better; empty if they are unknown."""
+    scores = state.directory.read_scores(trial.number)
+    return scores if state.direction == "maximize" else -scores

@@ -124,11 +124,10 @@ def _on_target(adapter: "EvaluatorAdapter", model: Path, target: str) -> "Score"
 
 def paired_difference(score: "Score", reference: "Score") -> ScoreEntry:
     """Return how much a score exceeds another, with an interval over the same samples where it is known."""
-    from quantry.evaluate import bootstrap_interval
+    from quantry.evaluate.paired import difference_interval
 
-    interval = None
-    if score.per_sample is not None and reference.per_sample is not None and len(score.per_sample) > 1:
-        interval = bootstrap_interval(score.per_sample - reference.per_sample)
+    is_single = score.per_sample is not None and len(score.per_sample) == 1
+    interval = None if is_single else difference_interval(score.per_sample, reference.per_sample)
     return ScoreEntry(score.value - reference.value, interval)
 
 

@@ -85,8 +85,8 @@ def _float_scores(job: SearchJob) -> NDArray[np.float64]:
 
 
 def _is_better(scores: NDArray[np.float64], reference: NDArray[np.float64]) -> bool:
-    from quantry.evaluate import bootstrap_interval
+    from quantry.evaluate.paired import is_better
 
     if len(scores) > 1:
-        return bootstrap_interval(scores - reference)[0] > 0
+        return is_better(scores, reference)
     return float(scores[0]) >= max(_BETTER_SHARE * float(reference[0]), float(reference[0]) + _LEAST_GAIN)

@@ -83,8 +83,23 @@ def is_not_worse(ours: Scores, theirs: Scores, margin: float = 0.0) -> bool:
         theirs: Scores of what it is compared with on the same samples.
         margin: What may be lost. Without a margin, only a loss that is more than chance counts.
     """
-    low, high = bootstrap_interval(ours - theirs)
+    low, high = difference_interval(ours, theirs) or (-math.inf, math.inf)
     return low >= -margin if margin else high >= 0
+
+
+def difference_interval(ours: Scores | None, theirs: Scores | None) -> tuple[float, float] | None:
+    """Return the 95 % bootstrap interval of the mean difference of scores on the same samples.
+
+    Args:
+        ours: Scores of the variant, shape (n,); None or empty if unknown.
+        theirs: Scores of what it is compared with.
+
+    Returns:
+        The interval; None if they are unknown, or not of the same samples.
+    """
+    if ours is None or theirs is None or not len(ours) or len(ours) != len(theirs):
+        return None
+    return bootstrap_interval(ours - theirs)
 
 
 def cannot_win(ours: Scores, theirs: Scores, total: int, confidence: float = CONFIDENCE) -> bool:
