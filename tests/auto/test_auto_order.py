@@ -97,7 +97,8 @@ def searched(trials: MeasuredTrials, *general: Fix) -> AutoReport:
 
 def test_changes_are_screened_without_tuning_and_one_tuned_trial_decides() -> None:
     screened = {(): 10.0, ("plain",): 5.0, ("a",): 14.0, ("a", "b"): 14.1}
-    report = searched(MeasuredTrials(screened, {(): 15.0, ("a",): 18.0}), float_fix(("a",)), float_fix(("b",)))
+    tuned = {(): 15.0, ("a",): 18.0, ("a", "b"): 18.1}
+    report = searched(MeasuredTrials(screened, tuned), float_fix(("a",)), float_fix(("b",)))
     assert report.kept == ("a in float", "tuning")
     assert report.recipe.tune.steps
     assert report.recipe.plan.selection.exclude == ("a",)
@@ -116,6 +117,12 @@ def test_tuning_that_does_harm_is_left_out() -> None:
     assert report.kept == ()
     assert not report.recipe.tune.steps
     assert [step.label for step in report.steps] == ["start, not tuned", "plain", "tuning"]
+
+
+def test_what_the_rounding_of_weights_hid_is_tried_after_tuning() -> None:
+    screened = {(): 10.0, ("plain",): 5.0, ("a",): 10.01}
+    report = searched(MeasuredTrials(screened, {(): 16.0, ("a",): 22.0}), float_fix(("a",)))
+    assert report.kept == ("tuning", "a in float")
 
 
 def test_noise_is_screened_with_tuning() -> None:

@@ -10,7 +10,7 @@ from quantry.auto.training import affordable_trainings, can_train
 from quantry.auto.trials import HeldOutTrials, StepRecord, TrialResult
 from quantry.diagnosis import Diagnosis, diagnose
 from quantry.errors import QuantryError, RecipeError, SelectionError, StageError
-from quantry.evaluate.levels import CLOSE, DIFFERENT, HALF_BIT, is_as_good, is_below
+from quantry.evaluate.levels import CERTAIN, CLOSE, DIFFERENT, HALF_BIT, is_as_good, is_below
 from quantry.evaluate.paired import PairedCloseness, Trust
 from quantry.evaluate.tasks import Closeness
 from quantry.recipe import Recipe, TuneOptions
@@ -19,7 +19,7 @@ from quantry.targets import Target
 
 _LOG = logging.getLogger(__name__)
 
-# The diagnosis is repeated after a round of fixes that gained half a bit.
+# How often the model is diagnosed.
 _ROUNDS = 3
 
 # Candidates come in the order of what they are expected to gain, so after this many that gain nothing the others are
@@ -117,15 +117,15 @@ class RecipeSearch:
         begun = self._begin(start, simple)
         if self._speed is not None:
             self._keep_slow_nodes_float(self._speed)
-        for _ in range(_ROUNDS):
-            decibels = self._closeness.mean_decibels
-            # Other causes come to light only where those that were removed mattered.
-            if not self._fix() or self._closeness.mean_decibels < decibels + HALF_BIT:
-                break
+        self._fix_in_rounds()
         thorough = self._trials.effort.trained
         if thorough:
             self._consider(simplifications(thorough=True))
+        untuned = self._closeness.mean_decibels
         self._tune(begun)
+        if self._closeness.mean_decibels >= untuned + HALF_BIT:
+            # The rounding of weights hid what else costs accuracy.
+            self._fix_in_rounds()
         if thorough:
             self._consider(tunings())
             self._train()
@@ -168,6 +168,8 @@ class RecipeSearch:
                 self._record(result, None, candidate, accepted=result is working[0])
             else:
                 self._decide(result, candidate)
+        # What to start from is one question; the changes that follow are others.
+        self._trust.renew()
         if self._best is not results[0] and results[0].closeness is not None:
             # The simple recipe is better, so one of the rewrites does harm.
             self._consider(simplifications(thorough=False))
@@ -213,6 +215,14 @@ class RecipeSearch:
             self._record(variant, self._best, candidate, accepted=accepted)
             if accepted:
                 self._keep(variant, candidate)
+                return
+
+    def _fix_in_rounds(self) -> None:
+        """Diagnose and fix, again where that mattered: then other causes come to light."""
+        for _ in range(_ROUNDS):
+            decibels = self._closeness.mean_decibels
+            enough = HALF_BIT if decibels >= CLOSE.decibels else CERTAIN
+            if not self._fix() or self._closeness.mean_decibels < decibels + enough:
                 return
 
     def _fix(self) -> bool:
@@ -288,6 +298,8 @@ class RecipeSearch:
         pair = PairedCloseness(result.closeness, self._closeness)
         confidence, pieces = self._trust.confidence(), self._pieces(candidate)
         accepted = pair.is_better(is_cheap=candidate.is_cheap, split=HALF_BIT * pieces, confidence=confidence)
+        if accepted:
+            self._trust.renew()
         reason = self._too_slow(result, candidate) if accepted else ""
         accepted = accepted and not reason
         if pieces and not accepted and not reason and pair.is_better(is_cheap=False, confidence=confidence):
@@ -316,7 +328,6 @@ class RecipeSearch:
     def _keep(self, result: TrialResult, candidate: Candidate) -> None:
         self._best = result
         self._kept.append(candidate)
-        self._trust.renew()
 
     def _tune(self, begun: Recipe) -> None:
         """Tune the best recipe, and keep the tuning and what it does not make superfluous.
