@@ -10,7 +10,7 @@ from quantry.auto.training import affordable_trainings, can_train
 from quantry.auto.trials import HeldOutTrials, StepRecord, TrialResult
 from quantry.diagnosis import Diagnosis, diagnose
 from quantry.errors import QuantryError, RecipeError, SelectionError, StageError
-from quantry.evaluate.levels import CERTAIN, CLOSE, DIFFERENT, HALF_BIT, is_as_good, is_below
+from quantry.evaluate.levels import CLOSE, DIFFERENT, HALF_BIT, is_as_good, is_below
 from quantry.evaluate.paired import PairedCloseness, Trust
 from quantry.evaluate.tasks import Closeness
 from quantry.recipe import Recipe, TuneOptions
@@ -221,8 +221,7 @@ class RecipeSearch:
         """Diagnose and fix, again where that mattered: then other causes come to light."""
         for _ in range(_ROUNDS):
             decibels = self._closeness.mean_decibels
-            enough = HALF_BIT if decibels >= CLOSE.decibels else CERTAIN
-            if not self._fix() or self._closeness.mean_decibels < decibels + enough:
+            if not self._fix() or self._closeness.mean_decibels < decibels + HALF_BIT:
                 return
 
     def _fix(self) -> bool:
