@@ -338,12 +338,12 @@ class RecipeSearch:
             return
         screened, kept = self._best, list(self._kept)
         tuning = Candidate("tuning", lambda recipe: tuned_with(recipe, self._tuning))
-        if not self._try(tuning) or all(candidate.is_free for candidate in kept):
+        if not self._try(tuning) or all(candidate.is_cheap for candidate in kept):
             return
         # Tuning may make up for what was left in float, which then only costs time.
         recipe = begun
         for candidate in kept:
-            recipe = candidate.change(recipe) if candidate.is_free else recipe
+            recipe = candidate.change(recipe) if candidate.is_cheap else recipe
         cheaper = Candidate.whole("tuning without what costs time", tuned_with(recipe, self._tuning))
         if not self._is_allowed(cheaper, cheaper.change(recipe)):
             return
@@ -354,7 +354,7 @@ class RecipeSearch:
         accepted = not gain.is_better(is_cheap=False, confidence=self._trust.confidence())
         self._record(result, self._best, cheaper, accepted=accepted)
         if accepted:
-            self._kept = [candidate for candidate in kept if candidate.is_free]
+            self._kept = [candidate for candidate in kept if candidate.is_cheap]
             self._keep(result, tuning)
 
     def _train(self) -> None:
