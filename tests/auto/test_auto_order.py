@@ -16,6 +16,7 @@ from quantry.auto.candidates import Candidate, fixes
 from quantry.auto.effort import find_effort
 from quantry.auto.recipe_search import AutoReport, RecipeSearch
 from quantry.auto.run import AutoInputs, trial_inputs
+from quantry.auto.speed import SpeedCheck
 from quantry.auto.trials import HeldOutTrials, Stopwatch, TrialResult
 from quantry.autosearch.variants import NO_EQUALIZATION
 from quantry.diagnosis import Diagnosis, Fix
@@ -79,6 +80,9 @@ class MeasuredTrials:
     def has_run(self, recipe: Recipe) -> bool:
         return recipe in self._recipes
 
+    def quantized(self, recipe: Recipe) -> Recipe:
+        return recipe
+
     def affords(self, _: float, *, is_urgent: bool) -> bool:
         return is_urgent or True
 
@@ -86,9 +90,24 @@ class MeasuredTrials:
         return 0.0
 
 
-def searched(trials: MeasuredTrials, *general: Fix) -> AutoReport:
+class RefusedSpeed:
+    """Nodes that would be faster in float, but the model is not."""
+
+    name = "here"
+
+    def slow_nodes(self, _: Recipe) -> list[tuple[tuple[str, ...], str]]:
+        return [(("a",), "Conv")]
+
+    def is_faster(self, *_: Recipe) -> bool:
+        return False
+
+    def slow_because(self, recipe: Recipe) -> str:
+        return f"slow with {recipe.plan.selection.exclude} in float, {len(recipe.tune.steps)} steps of tuning"
+
+
+def searched(trials: MeasuredTrials, *general: Fix, speed: object = None) -> AutoReport:
     diagnosis = cast("Diagnosis", SimpleNamespace(findings=(), general_fixes=general, falls=()))
-    search = RecipeSearch(cast("HeldOutTrials", trials), None)
+    search = RecipeSearch(cast("HeldOutTrials", trials), None, cast("SpeedCheck", speed))
     search._diagnosed = lambda *, brief: diagnosis  # type: ignore[method-assign,assignment]
     recipe = find_preset("RECOMMENDED-NPU").recipe
     plain = replace(find_preset("XINT8").recipe, plan=replace(recipe.plan, selection=Selection(exclude=("plain",))))
@@ -110,6 +129,13 @@ def test_what_tuning_makes_up_for_does_not_stay_in_float() -> None:
     )
     assert report.kept == ("tuning",)
     assert report.recipe.plan.selection.exclude == ()
+
+
+def test_the_speed_that_is_reported_is_that_of_the_best_model_not_of_what_was_refused() -> None:
+    screened = {(): 10.0, ("plain",): 5.0, ("a",): 10.01}
+    report = searched(MeasuredTrials(screened, {(): 11.0}), speed=RefusedSpeed())
+    assert report.kept == ("tuning",)
+    assert report.slow_because == "slow with () in float, 0 steps of tuning"
 
 
 def test_tuning_that_does_harm_is_left_out() -> None:

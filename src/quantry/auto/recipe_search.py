@@ -176,7 +176,7 @@ class RecipeSearch:
         if self._trials.is_single:
             self._tuning = TuneOptions()  # one sample cannot show whether tuning on it helps on others
         if self._tuning.steps and self._closeness.mean_decibels < HALF_BIT:
-            # More noise than signal: what a change gains does not show. A model that tuning does not mend either
+            # More noise than signal: what a change gains does not show. A model that tuning does not help either
             # tells nothing that one without it would not tell.
             tuned = self._trials.run("tuning", tuned_with(self._best.recipe, self._tuning))
             if tuned.closeness is not None and tuned.closeness.mean_decibels >= DIFFERENT.decibels:
@@ -426,8 +426,16 @@ class RecipeSearch:
             calibrated=self._trials.calibrated,
             compared=len(self._closeness.decibels),
             is_swapped=self._trials.is_swapped,
-            slow_because=None if self._speed is None else self._speed.slow_because,
+            slow_because=self._slow_because(),
         )
+
+    def _slow_because(self) -> str | None:
+        """Return why the best model is slower than float; times are those without tuning, which moves none."""
+        if self._speed is None:
+            return None
+        untuned = replace(self._best.recipe, tune=TuneOptions())
+        recipe = untuned if self._trials.has_run(untuned) else self._best.recipe
+        return self._speed.slow_because(self._trials.quantized(recipe))
 
 
 def _with_float(recipe: Recipe, names: tuple[str, ...]) -> Recipe:

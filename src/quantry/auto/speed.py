@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -29,14 +30,12 @@ class SpeedCheck:
         target: A target whose backend measures times here.
         data: Samples; the first one is timed.
         memo: Stores times, so that the same measurements lead to the same model.
-        slow_because: That the last model that was measured is not faster than float; None if it is.
     """
 
     source: ModelSource
     target: Target
     data: CalibrationData
     memo: Memo
-    slow_because: str | None = None
     _runs: int = field(default=0, init=False)
 
     @classmethod
@@ -63,7 +62,6 @@ class SpeedCheck:
         if not _SHORTEST <= slow.milliseconds <= _LONGEST:
             return
         self._runs = int(np.clip(_TIMED_MILLISECONDS / slow.milliseconds, *_TIMED_RUNS))
-        self._measured(result)
         kinds = dict(zip(slow.names, slow.operators, strict=True))
         cheap = tuple(name for name in slow.names if kinds[name] not in LINEAR)
         for names in dict.fromkeys(names for names in (slow.names, cheap) if names):
@@ -88,19 +86,24 @@ class SpeedCheck:
         """
         if not self._runs or self._measured(base).because:
             return ""  # too short or too long to be timed, or slower than float in any case
-        because, self.slow_because = self._measured(result).because, None
-        return because
+        return self._measured(result).because
+
+    def slow_because(self, result: QuantizationResult) -> str | None:
+        """Return that a model is not faster than float, and which nodes cost it; None if it is, or was not timed.
+
+        Args:
+            result: The model.
+        """
+        return (self._measured(result).because or None) if self._runs else None
 
     def _measured(self, result: QuantizationResult) -> SpeedOverFloat:
         quantized = result.stages.quantized
-        speed = self.memo.run(speed_over_float, self.source, quantized, self._feeds, self._name, self._runs).value
-        self.slow_because = speed.because or None
-        return speed
+        return self.memo.run(speed_over_float, self.source, quantized, self._feeds, self._name, self._runs).value
 
     @property
     def _name(self) -> str:
         return self.target.file or self.target.name
 
-    @property
+    @cached_property
     def _feeds(self) -> dict[str, object]:
         return dict(next(iter(self.data)))

@@ -19,7 +19,7 @@ from quantry.autosearch.context import SearchContext
 from quantry.autosearch.evaluator import Score
 from quantry.autosearch.output_directory import disk_errors, model_size
 from quantry.autosearch.single_flight import SingleFlightStore
-from quantry.autosearch.trial import FLOAT_MODEL, Trial, found_recipe
+from quantry.autosearch.trial import FLOAT_MODEL, Trial
 from quantry.data.calibration_data import CalibrationData
 from quantry.emit import emit
 from quantry.errors import RecipeError, StoreError
@@ -194,7 +194,7 @@ class TrialRunner:
         trace = Trace()
         memo = Memo(self.context.store, trace)
         prepared = run_prepare(self.context.source, recipe, memo)
-        named, _ = follow_names(self.context.source, prepared, found_recipe(recipe))
+        named, _ = follow_names(self.context.source, prepared, recipe)
         try:
             self._observed = run_observe(prepared, self.context.data, named, memo)
             self._shared_work = recipe, trace.entries
@@ -204,7 +204,7 @@ class TrialRunner:
     def _quantize(self, recipe: Recipe, trace: Trace) -> Stages:
         memo = Memo(self.context.store, trace)
         prepared = run_prepare(self.context.source, recipe, memo)
-        named, _ = follow_names(self.context.source, prepared, found_recipe(recipe))
+        named, _ = follow_names(self.context.source, prepared, recipe)
         with _one_thread_of_training(recipe):
             stages = run_quantize(prepared, self.context.data, named, memo)
         self._held.append(stages)
